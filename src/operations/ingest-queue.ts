@@ -1,0 +1,178 @@
+import type { Decision, Report } from '../domain/report.ts';
+import { StorageUnavailable } from '../store/unavailable.ts';
+import type { Resources } from '../resources.ts';
+import { settleReports, type Settled } from './settle-reports.ts';
+
+/*
+ * Reports gather while a flush is under way, and the next flush takes them all: no timer, and a
+ * lone report goes at once. Two reports of one child are never in flight together.
+ */
+
+/** A flush takes at most so many reports; beyond, PostgreSQL gains nothing (bench/ingest.ts). */
+const BATCH_MAX = 128;
+/** … and at most so much text, so that a few large outputs do not hold up the many small ones. */
+const BATCH_MAX_CHARS = 8 * 1024 * 1024;
+/** One or two flushes in flight are equally fast, four are worse; two hide the other's commit. */
+const FLUSHES_IN_FLIGHT = 2;
+/** How many reports wait at most; beyond it 503 `overloaded`. At 5,000/s that is two seconds. */
+export const QUEUE_MAX = 10_000;
+/** How much text waits at most: what bounds the memory that waiting reports take. */
+export const QUEUE_MAX_CHARS = 256 * 1024 * 1024;
+/** A single report tries so often to get hold of rows that are locked elsewhere. */
+const SINGLE_TRIES = 5;
+
+/** Thrown when the queue is full; nothing was stored. */
+export class Overloaded extends Error {
+  constructor() {
+    super('the ingest queue is full');
+    this.name = 'Overloaded';
+  }
+}
+
+export interface IngestQueue {
+  /**
+   * Resolves when the report's decision has been committed; rejects with Overloaded or
+   * StorageUnavailable where nothing was. Status reports give way first: `terminal` ones are
+   * refused only when the queue is quite full.
+   */
+  submit(report: Report, terminal: boolean): Promise<Decision>;
+  /** Resolves when nothing is queued or in flight. */
+  idle(): Promise<void>;
+}
+
+interface Entry {
+  report: Report;
+  key: string;
+  chars: number;
+  resolve: (decision: Decision) => void;
+  reject: (error: unknown) => void;
+}
+
+/** A queue over the resources that are handed in when the first report comes. */
+export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
+  let waiting: Entry[] = [];
+  let waitingChars = 0;
+  let flushes = 0;
+  let singles = 0;
+  const childrenInFlight = new Set<string>();
+  let idleWatchers: (() => void)[] = [];
+
+  function submit(report: Report, terminal: boolean): Promise<Decision> {
+    const chars = report.output?.length ?? 0;
+    const share = terminal ? 1 : 0.5;
+    const isFull =
+      waiting.length >= QUEUE_MAX * share || waitingChars + chars > QUEUE_MAX_CHARS * share;
+    if (isFull) return Promise.reject(new Overloaded());
+    return new Promise((resolve, reject) => {
+      const key = `${report.tenantId}\0${report.sessionId}`;
+      waiting.push({ report, key, chars, resolve, reject });
+      waitingChars += chars;
+      flush();
+    });
+  }
+
+  function flush(): void {
+    if (flushes >= FLUSHES_IN_FLIGHT || waiting.length === 0) return;
+    const batch = takeBatch();
+    if (batch.length === 0) return;
+    flushes += 1;
+    void settleBatch(resourcesOf(), batch).then((alone) => {
+      flushes -= 1;
+      release(batch.filter((entry) => !alone.includes(entry)));
+      singles += alone.length;
+      void settleSingly(resourcesOf(), alone).then(() => {
+        singles -= alone.length;
+        release(alone);
+      });
+    });
+  }
+
+  function release(entries: readonly Entry[]): void {
+    for (const { key } of entries) childrenInFlight.delete(key);
+    flush();
+    if (isIdle()) tellIdle();
+  }
+
+  function isIdle(): boolean {
+    return flushes === 0 && singles === 0 && waiting.length === 0;
+  }
+
+  function takeBatch(): Entry[] {
+    const batch: Entry[] = [];
+    const left: Entry[] = [];
+    let chars = 0;
+    for (const [at, entry] of waiting.entries()) {
+      const isFull =
+        batch.length === BATCH_MAX || (batch.length > 0 && chars + entry.chars > BATCH_MAX_CHARS);
+      if (isFull) {
+        left.push(...waiting.slice(at));
+        break;
+      }
+      if (childrenInFlight.has(entry.key)) {
+        left.push(entry);
+        continue;
+      }
+      childrenInFlight.add(entry.key);
+      batch.push(entry);
+      chars += entry.chars;
+    }
+    waiting = left;
+    waitingChars -= chars;
+    return batch;
+  }
+
+  function tellIdle(): void {
+    for (const tell of idleWatchers) tell();
+    idleWatchers = [];
+  }
+
+  function idle(): Promise<void> {
+    if (isIdle()) return Promise.resolve();
+    return new Promise((resolve) => idleWatchers.push(resolve));
+  }
+
+  return { submit, idle };
+}
+
+/**
+ * Settles a batch and tells each caller; answers the entries that have to be settled alone. Never
+ * rejects.
+ */
+async function settleBatch(resources: Resources, batch: readonly Entry[]): Promise<Entry[]> {
+  let settled: Settled[];
+  try {
+    const reports = batch.map((entry) => entry.report);
+    settled = await settleReports(resources, reports, 'skip');
+  } catch (error) {
+    if (!(error instanceof StorageUnavailable)) {
+      // One poisonous report must not fail its neighbours: each goes again, alone.
+      resources.log.warn({ err: error, reports: batch.length }, 'a batch failed; settling singly');
+      return [...batch];
+    }
+    for (const entry of batch) entry.reject(error);
+    return [];
+  }
+  return batch.filter((entry, at) => {
+    const outcome = settled[at];
+    if (outcome?.kind === 'decided') entry.resolve(outcome.decision);
+    return outcome?.kind !== 'decided';
+  });
+}
+
+async function settleSingly(resources: Resources, entries: readonly Entry[]): Promise<void> {
+  for (const entry of entries) {
+    try {
+      entry.resolve(await settleOne(resources, entry.report));
+    } catch (error) {
+      entry.reject(error);
+    }
+  }
+}
+
+async function settleOne(resources: Resources, report: Report): Promise<Decision> {
+  for (let tries = 0; tries < SINGLE_TRIES; tries += 1) {
+    const [outcome] = await settleReports(resources, [report], 'wait');
+    if (outcome?.kind === 'decided') return outcome.decision;
+  }
+  throw new StorageUnavailable('contended');
+}

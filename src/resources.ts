@@ -1,0 +1,33 @@
+import type { Clock } from './platform/clock.ts';
+import type { Ids } from './platform/ids.ts';
+import type { Log } from './platform/log.ts';
+import type { Metrics } from './platform/metrics.ts';
+import type { Upstream } from './platform/upstream.ts';
+import type { Database } from './store/database.ts';
+import type { IngestQueue } from './operations/ingest-queue.ts';
+import type { InboxWaiters } from './operations/inbox-waiters.ts';
+
+/** All that an operation may reach. Made once by main, handed down; nothing here is global. */
+export interface Resources {
+  database: Database;
+  clock: Clock;
+  ids: Ids;
+  log: Log;
+  metrics: Metrics;
+  policy: Policy;
+  /** null: sessions that are not known here are not looked up anywhere. */
+  upstream: Upstream | null;
+  ingest: IngestQueue;
+  waiters: InboxWaiters;
+}
+
+/** The limits and times by which the operations decide; `config.ts` says where each comes from. */
+export interface Policy {
+  parkAfterAttempts: number;
+  maxPendingItems: number;
+  parkedRetentionMs: number;
+  deadLetterRetentionMs: number;
+  ackedItemRetentionMs: number;
+  tombstoneRetentionMs: number;
+  idempotencyRetentionMs: number;
+}

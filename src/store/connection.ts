@@ -1,0 +1,160 @@
+import net from 'node:net';
+import postgres from 'postgres';
+import { wireTypes } from './column-types.ts';
+import { StorageUnavailable } from './unavailable.ts';
+
+export interface ConnectionOptions {
+  /** One host; host lists and `target_session_attrs` are refused. */
+  url: string;
+  /** How long connecting may take, in milliseconds. */
+  connectDeadlineMs: number;
+  /** Whether statements are prepared on the server. */
+  prepare: boolean;
+  /** Server settings of the session, sent with the start-up message. */
+  settings: Readonly<Record<string, string>>;
+  onNotify?: (channel: string, payload: string) => void;
+}
+
+/** One session on the server, used by one piece of work at a time. */
+export interface Connection {
+  /**
+   * The driver's client, bound to this one connection: what is sent without awaiting goes out
+   * together, and BEGIN may be sent like any statement.
+   */
+  readonly sql: postgres.Sql;
+  readonly openedAt: number;
+  /** Why it has ended; undefined while it is open. */
+  ended(): StorageUnavailable | undefined;
+  /** Runs work, and rejects at once when the connection ends first. */
+  guard<T>(work: () => Promise<T>): Promise<T>;
+  /** Cuts the connection now, whatever is under way on it: its pending queries reject. */
+  destroy(reason: StorageUnavailable): void;
+  /** Says good-bye to the server, for a connection that nobody uses. */
+  end(): void;
+}
+
+/** Time zone and formats are what `column-types.ts` reads and writes. */
+const wireFormats = { TimeZone: 'UTC', DateStyle: 'ISO', bytea_output: 'hex' };
+
+/** How long a server may take to close its end after a good-bye. */
+const GOODBYE_MS = 1_000;
+
+/**
+ * Opens a connection, or rejects with StorageUnavailable within the deadline.
+ *
+ * A client of postgres.js is made per connection and never reconnects. Left to itself the driver
+ * reconnects for ever and without a pause when a server closes during start-up, lets queries wait
+ * for ever on a silent one, stops flushing after some reconnects, and would carry on a transaction
+ * on a new connection. Sockets, deadlines and pooling are ours; the protocol is the driver's.
+ */
+export async function openConnection(options: ConnectionOptions): Promise<Connection> {
+  const watchers = new Set<(reason: StorageUnavailable) => void>();
+  let ended: StorageUnavailable | undefined;
+  let socket: net.Socket | undefined;
+
+  const sql = postgres(options.url, {
+    max: 1,
+    prepare: options.prepare,
+    fetch_types: false,
+    types: wireTypes,
+    idle_timeout: 0,
+    max_lifetime: null,
+    connect_timeout: 0,
+    keep_alive: 30,
+    onnotice: () => {},
+    connection: { application_name: 'subagent-inbox', ...wireFormats, ...options.settings },
+    onclose: () => destroy(new StorageUnavailable('unreachable')),
+    // These two are read by the driver and missing from its typings.
+    ...({ socket: connectOnce, onnotify: options.onNotify } as object),
+  });
+
+  function connectOnce(address: Address): net.Socket {
+    if (socket !== undefined) return failedSocket();
+    socket = new net.Socket();
+    // Small writes follow each other without an answer between them: Nagle would hold them back.
+    socket.setNoDelay(true);
+    // Attached before the driver's own: a path that does not exist fails before it attaches them.
+    socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
+    socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
+    if (address.path) return socket.connect(address.path);
+    const [host = 'localhost'] = address.host;
+    // TLS takes the name to verify from here.
+    return Object.assign(socket, { host }).connect(address.port[0] ?? 5432, host);
+  }
+
+  function destroy(reason: StorageUnavailable): void {
+    if (ended !== undefined) return;
+    ended = reason;
+    socket?.destroy();
+    // Rejects what was queued between the loss and the driver's notice of it.
+    void sql.end({ timeout: 0 });
+    for (const reject of watchers) reject(reason);
+    watchers.clear();
+  }
+
+  function guard<T>(work: () => Promise<T>): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      if (ended !== undefined) return reject(ended);
+      watchers.add(reject);
+      work()
+        .then(resolve, reject)
+        .finally(() => watchers.delete(reject));
+    });
+  }
+
+  function end(): void {
+    if (ended !== undefined) return;
+    ended = new StorageUnavailable('closing');
+    void sql.end({ timeout: 0 });
+    const goodbye = setTimeout(() => socket?.destroy(), GOODBYE_MS);
+    goodbye.unref();
+    socket?.once('close', () => clearTimeout(goodbye));
+  }
+
+  if ([sql.options.host, sql.options.target_session_attrs ?? []].flat().length > 1) {
+    throw new Error('DATABASE_URL names several hosts or target_session_attrs: give one host');
+  }
+
+  const deadline = setTimeout(
+    () => destroy(new StorageUnavailable('deadline')),
+    options.connectDeadlineMs,
+  );
+  try {
+    await guard(async () => await sql.unsafe('select 1'));
+  } catch (error) {
+    const failure =
+      error instanceof StorageUnavailable
+        ? error
+        : new StorageUnavailable('unreachable', { cause: error });
+    destroy(failure);
+    throw failure;
+  } finally {
+    clearTimeout(deadline);
+  }
+
+  return { sql, openedAt: performance.now(), ended: () => ended, guard, destroy, end };
+}
+
+interface Address {
+  path: string | false | undefined;
+  host: string[];
+  port: number[];
+}
+
+/** What the driver gets when it would reconnect: a socket that fails as soon as it is listened to. */
+function failedSocket(): net.Socket {
+  const socket = new net.Socket();
+  setImmediate(() => socket.destroy(new Error('the connection was lost')));
+  return socket;
+}
+
+/** Whether an error tells of a lost connection rather than of a statement. */
+export function isConnectionError(error: unknown): boolean {
+  for (let at = error; at instanceof Error; at = at.cause) {
+    const { code, syscall } = at as NodeJS.ErrnoException;
+    if (syscall !== undefined || code?.startsWith('CONNECTION_') || code?.startsWith('ERR_')) {
+      return true;
+    }
+  }
+  return false;
+}

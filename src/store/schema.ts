@@ -1,0 +1,287 @@
+import { sql } from 'drizzle-orm';
+import {
+  bigint,
+  boolean,
+  check,
+  foreignKey,
+  index,
+  integer,
+  jsonb,
+  pgSequence,
+  pgTable,
+  primaryKey,
+  smallint,
+  text,
+  unique,
+  uniqueIndex,
+} from 'drizzle-orm/pg-core';
+import { instant } from './column-types.ts';
+
+/*
+ * The tables. `tenant_id` is the first column of every primary and unique key: isolation today, a
+ * distribution column tomorrow. What must never be false stands here as a constraint.
+ */
+
+const tenantId = text('tenant_id').notNull();
+
+/**
+ * One row a session: its snapshot, its status, and the state of its inbox. A stub (described_at is
+ * null) was only named so far. A deleted session stays as a marker (deleted_at) until retention.
+ */
+export const sessions = pgTable(
+  'sessions',
+  {
+    tenantId,
+    id: text('id').notNull(),
+    createdAt: instant('created_at').notNull(),
+    describedAt: instant('described_at'),
+    deletedAt: instant('deleted_at'),
+    parentSessionId: text('parent_session_id'),
+    agentId: text('agent_id'),
+    agentName: text('agent_name'),
+    subAgentName: text('sub_agent_name'),
+    title: text('title'),
+    workspace: text('workspace'),
+    runnerId: text('runner_id'),
+    channel: jsonb('channel').$type<Record<string, unknown>>(),
+    maxConcurrent: integer('max_concurrent'),
+    continuedAs: text('continued_as'),
+    /** The last session of the continued_as chain that begins here; null means this one. */
+    tipSessionId: text('tip_session_id'),
+    status: text('status').notNull().default('idle'),
+    backgroundTaskCount: bigint('background_task_count', { mode: 'number' }).notNull().default(0),
+    blockedOn: text('blocked_on'),
+    errorCode: text('error_code'),
+    errorMessage: text('error_message'),
+    /** The agent's id of the turn that runs now, as the last report named it. */
+    responseId: text('response_id'),
+    closedAt: instant('closed_at'),
+    endReason: text('end_reason'),
+    inboxOpenedAt: instant('inbox_opened_at'),
+    inboxClosedAt: instant('inbox_closed_at'),
+    currentWorkId: text('current_work_id'),
+    /** Fingerprint of the last status event that was applied: an equal one changes nothing. */
+    lastReport: text('last_report'),
+    /** A `running` has arrived since the last terminal report that was delivered or parked. */
+    ranSinceResult: boolean('ran_since_result').notNull().default(false),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.id] }),
+    index('sessions_by_parent')
+      .on(t.tenantId, t.parentSessionId, t.createdAt)
+      .where(sql`${t.parentSessionId} is not null`),
+    index('sessions_by_tip')
+      .on(t.tenantId, t.tipSessionId)
+      .where(sql`${t.tipSessionId} is not null`),
+    check('sessions_status_known', sql`${t.status} in ('idle', 'running', 'waiting', 'failed')`),
+    check('sessions_background_task_count_not_negative', sql`${t.backgroundTaskCount} >= 0`),
+    check('sessions_error_whole', sql`(${t.errorCode} is null) = (${t.errorMessage} is null)`),
+    check(
+      'sessions_inbox_closed_after_opened',
+      sql`${t.inboxClosedAt} is null or ${t.inboxOpenedAt} is not null`,
+    ),
+    check(
+      'sessions_chain_whole',
+      sql`(${t.continuedAs} is null) = (${t.tipSessionId} is null) and ${t.continuedAs} is distinct from ${t.id}`,
+    ),
+  ],
+);
+
+/**
+ * One row a dispatch, and its tombstone once it has ended. `revision` counts the items that this
+ * turn has put into the inbox.
+ */
+export const work = pgTable(
+  'work',
+  {
+    tenantId,
+    workId: text('work_id').notNull(),
+    parentSessionId: text('parent_session_id').notNull(),
+    childSessionId: text('child_session_id').notNull(),
+    agent: text('agent').notNull(),
+    title: text('title').notNull(),
+    createdBy: text('created_by'),
+    recovered: boolean('recovered').notNull().default(false),
+    status: text('status').notNull(),
+    createdAt: instant('created_at').notNull(),
+    endedAt: instant('ended_at'),
+    deadlineAt: instant('deadline_at'),
+    revision: integer('revision').notNull().default(0),
+    lastItemSeq: bigint('last_item_seq', { mode: 'number' }),
+    /** Fingerprint of the last result of the turn before this one. */
+    formerDigest: text('former_digest'),
+    /** Fingerprint of status and output of the last result that was delivered. */
+    resultDigest: text('result_digest'),
+    resultResponseId: text('result_response_id'),
+    /** The delivered result may have been a repeat of the turn before: a different one follows. */
+    provisional: boolean('provisional').notNull().default(false),
+    /** Delivered without text: text that arrives late follows, once. */
+    awaitsText: boolean('awaits_text').notNull().default(false),
+    /** Upstream's id of the assistant message that was delivered as this turn's text. */
+    upstreamMessageId: text('upstream_message_id'),
+    /** Results that came after the end and add nothing to the inbox, oldest first. */
+    lateResults: jsonb('late_results').$type<LateResult[]>().notNull().default([]),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.workId] }),
+    index('work_by_parent').on(t.tenantId, t.parentSessionId, t.workId),
+    index('work_by_child').on(t.tenantId, t.childSessionId),
+    check(
+      'work_status_known',
+      sql`${t.status} in ('launching', 'running', 'cancelling', 'stalling', 'completed', 'failed', 'cancelled', 'interrupted', 'stalled', 'timeout', 'error', 'unknown')`,
+    ),
+    check(
+      'work_ended_or_live',
+      sql`(${t.endedAt} is null) = (${t.status} in ('launching', 'running', 'cancelling', 'stalling'))`,
+    ),
+    check('work_item_per_revision', sql`(${t.revision} = 0) = (${t.lastItemSeq} is null)`),
+  ],
+);
+
+export interface LateResult {
+  status: string;
+  output: string;
+  response_id: string | null;
+  reported_at: string;
+}
+
+/** Numbers items in the order of their delivery; taken under the child's lock. */
+export const itemSeq = pgSequence('item_seq');
+
+/**
+ * What a parent has to read. `source` is what makes delivery happen once: `work:<work id>:<revision>`.
+ * `seq` gives the order of delivery and the item's id.
+ */
+export const items = pgTable(
+  'items',
+  {
+    tenantId,
+    sessionId: text('session_id').notNull(),
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    source: text('source').notNull(),
+    type: text('type').notNull(),
+    workId: text('work_id'),
+    childSessionId: text('child_session_id'),
+    agent: text('agent').notNull(),
+    title: text('title').notNull(),
+    status: text('status').notNull(),
+    output: text('output').notNull(),
+    recovered: boolean('recovered').notNull().default(false),
+    followsSeq: bigint('follows_seq', { mode: 'number' }),
+    revision: integer('revision').notNull().default(1),
+    disposition: text('disposition').notNull().default('turn'),
+    responseId: text('response_id'),
+    createdBy: text('created_by'),
+    traceparent: text('traceparent'),
+    /** What an item of another type than `sub_agent` says beyond these columns. */
+    details: jsonb('details').$type<Record<string, unknown>>(),
+    deliveredAt: instant('delivered_at').notNull(),
+    deliveryCount: integer('delivery_count').notNull().default(0),
+    leasedUntil: instant('leased_until'),
+    ackedAt: instant('acked_at'),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.sessionId, t.seq] }),
+    unique('items_once_per_source').on(t.tenantId, t.source),
+    index('items_pending')
+      .on(t.tenantId, t.sessionId, t.seq)
+      .where(sql`${t.ackedAt} is null`),
+    index('items_acked')
+      .on(t.ackedAt)
+      .where(sql`${t.ackedAt} is not null`),
+    check('items_disposition_known', sql`${t.disposition} in ('note', 'turn')`),
+    check('items_revision_positive', sql`${t.revision} >= 1`),
+  ],
+);
+
+/** Which turn of a child the agent's own turn ids belong to: a late duplicate names its turn. */
+export const turnResponses = pgTable(
+  'turn_responses',
+  {
+    tenantId,
+    childSessionId: text('child_session_id').notNull(),
+    responseId: text('response_id').notNull(),
+    workId: text('work_id').notNull(),
+    delivered: boolean('delivered').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.childSessionId, t.responseId] }),
+    index('turn_responses_by_work').on(t.tenantId, t.workId),
+    foreignKey({
+      name: 'turn_responses_work',
+      columns: [t.tenantId, t.workId],
+      foreignColumns: [work.tenantId, work.workId],
+    }).onDelete('cascade'),
+  ],
+);
+
+/**
+ * Terminal reports that could not be delivered (`parked`), and those that never will be (`dead`).
+ * `turn` orders the reports of one child; one a turn.
+ */
+export const parkedReports = pgTable(
+  'parked_reports',
+  {
+    tenantId,
+    id: text('id').notNull(),
+    childSessionId: text('child_session_id').notNull(),
+    turn: integer('turn').notNull(),
+    state: text('state').notNull(),
+    parentSessionId: text('parent_session_id'),
+    reason: text('reason').notNull(),
+    status: text('status').notNull(),
+    outcome: text('outcome'),
+    output: text('output'),
+    responseId: text('response_id'),
+    workId: text('work_id'),
+    result: jsonb('result').$type<Record<string, unknown>>(),
+    afterRunning: boolean('after_running').notNull(),
+    traceparent: text('traceparent'),
+    tries: integer('tries').notNull(),
+    firstAt: instant('first_at').notNull(),
+    lastAt: instant('last_at').notNull(),
+    deadAt: instant('dead_at'),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.id] }),
+    uniqueIndex('parked_reports_one_per_turn').on(t.tenantId, t.childSessionId, t.turn),
+    index('parked_reports_by_parent')
+      .on(t.tenantId, t.parentSessionId)
+      .where(sql`${t.state} = 'parked'`),
+    index('parked_reports_by_state').on(t.tenantId, t.state, t.id),
+    check('parked_reports_state_known', sql`${t.state} in ('parked', 'dead')`),
+    check('parked_reports_dead_since', sql`(${t.state} = 'dead') = (${t.deadAt} is not null)`),
+  ],
+);
+
+/** The newest assistant text of each session; `fresh` until a result has been delivered after it. */
+export const assistantTexts = pgTable(
+  'assistant_texts',
+  {
+    tenantId,
+    sessionId: text('session_id').notNull(),
+    text: text('text').notNull(),
+    responseId: text('response_id'),
+    fresh: boolean('fresh').notNull(),
+    receivedAt: instant('received_at').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.sessionId] })],
+);
+
+/** The first 2xx answer to each Idempotency-Key, kept for 24 h. */
+export const idempotencyKeys = pgTable(
+  'idempotency_keys',
+  {
+    tenantId,
+    path: text('path').notNull(),
+    key: text('key').notNull(),
+    fingerprint: text('fingerprint').notNull(),
+    answerStatus: smallint('answer_status'),
+    answer: jsonb('answer').$type<Record<string, unknown>>(),
+    createdAt: instant('created_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.path, t.key] }),
+    index('idempotency_keys_by_age').on(t.createdAt),
+  ],
+);
