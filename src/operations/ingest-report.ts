@@ -1,11 +1,9 @@
-import { itemId } from '../domain/item-id.ts';
-import { retryAfterSeconds, type ParkReason } from '../domain/parking.ts';
 import type { Decision, Report } from '../domain/report.ts';
 import { Refusal } from '../domain/refusal.ts';
 import { isTerminal } from '../domain/session.ts';
 import type { Resources } from '../resources.ts';
+import { selectParkedOfChild, type ParkedRow } from '../store/parked-reports.ts';
 import { announceDelivered } from './announce.ts';
-import { deliverParkedOfChild } from './deliver-parked.ts';
 import { lookUpSession, lookUpText } from './look-up-session.ts';
 
 /** Rounds of looking something up and coming back; each is needed at most once, or after a race. */
@@ -50,62 +48,42 @@ export async function ingestReport(resources: Resources, first: Report): Promise
   });
 }
 
-/** What the forwarder is told of its report. */
-export interface ReportOutcome {
-  outcome:
-    | 'accepted'
-    | 'delivered'
-    | 'already_delivered'
-    | 'not_a_subagent'
-    | 'parent_gone'
-    | 'not_found'
-    | 'not_confirmed'
-    | 'parked';
-  workId: string | null;
-  itemId: string | null;
-  reason: ParkReason | null;
-  retryAfterSeconds: number | null;
+/**
+ * Delivers what is parked for the child, oldest turn first, as far as it can be by now. Safe to
+ * repeat and to run anywhere at once: a parked report is settled under the child's lock.
+ */
+export async function deliverParkedOfChild(
+  resources: Resources,
+  of: { tenantId: string; childId: string },
+): Promise<void> {
+  const rows = await resources.database.run((db) => selectParkedOfChild(db, of));
+  for (const row of rows) {
+    const decision = await ingestReport(resources, reportOf(row));
+    if (!isSettled(decision)) return;
+  }
 }
 
-/** The outcome that a committed decision stands for; refuses a work_id that is another child's. */
-export function outcomeOf(decision: Decision): ReportOutcome {
-  const nothing = { workId: null, itemId: null, reason: null, retryAfterSeconds: null };
-  switch (decision.kind) {
-    case 'status':
-      return { ...nothing, outcome: 'accepted' };
-    case 'deliver':
-      return {
-        ...nothing,
-        outcome: 'delivered',
-        workId: decision.work.workId,
-        itemId: itemId(decision.item.seq),
-      };
-    case 'already_delivered': {
-      const { workId, lastItemSeq } = decision.work;
-      const item = lastItemSeq === null ? null : itemId(lastItemSeq);
-      return { ...nothing, outcome: 'already_delivered', workId, itemId: item };
-    }
-    case 'settled_elsewhere':
-      return { ...nothing, outcome: 'already_delivered' };
-    case 'not_a_subagent':
-      return { ...nothing, outcome: 'not_a_subagent' };
-    case 'parent_gone':
-      return { ...nothing, outcome: 'parent_gone' };
-    case 'park':
-      return {
-        outcome: decision.answer,
-        workId: decision.park.workId,
-        itemId: null,
-        reason: decision.park.reason,
-        retryAfterSeconds: retryAfterSeconds(decision.park.tries),
-      };
-    case 'refuse_work_id':
-      throw new Refusal('invalid_input', 'data.work_id: it is the work of another session', {
-        errors: [{ path: 'data.work_id', message: 'it is the work of another session' }],
-      });
-    case 'look_up_session':
-    case 'look_up_text':
-    case 'deliver_parked_first':
-      throw new Error(`${decision.kind} is no outcome`);
-  }
+function reportOf(row: ParkedRow): Report {
+  return {
+    tenantId: row.tenantId,
+    sessionId: row.childSessionId,
+    status: row.status === 'failed' ? 'failed' : 'idle',
+    output: row.output,
+    outcome: row.outcome as Report['outcome'],
+    responseId: row.responseId,
+    workId: row.workId,
+    backgroundTaskCount: null,
+    blockedOn: null,
+    reauthRequired: false,
+    result: row.result,
+    traceparent: row.traceparent,
+    fingerprint: `parked ${row.id}`,
+    origin: { kind: 'parked', id: row.id, afterRunning: row.afterRunning, tries: row.tries },
+    upstreamText: null,
+    upstreamSession: null,
+  };
+}
+
+function isSettled(decision: Decision): boolean {
+  return decision.kind !== 'park';
 }
