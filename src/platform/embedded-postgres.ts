@@ -21,7 +21,7 @@ export interface EmbeddedPostgres {
   stop(): Promise<void>;
 }
 
-export interface EmbeddedPostgresOptions {
+interface EmbeddedPostgresOptions {
   /** Created when missing. One service at a time uses it; a second one is refused. */
   dataDir: string;
   /** False trades survival of a power failure for speed: for tests. */

@@ -30,6 +30,8 @@ import { processIdentity } from '../../src/platform/embedded-postgres-processes.
 const repository = join(import.meta.dirname, '../..');
 const isRoot = process.getuid?.() === 0;
 const NOBODY = 65534;
+/** As whom the server runs: PostgreSQL only minds a pid in its file that belongs to its own user. */
+const serverUser = isRoot ? { uid: NOBODY, gid: NOBODY } : {};
 
 /** A copy of the launcher and its PostgreSQL that other users can be kept from or let into. */
 let base: string;
@@ -438,7 +440,7 @@ async function eventually<T>(look: () => Promise<T | undefined>): Promise<T> {
 }
 
 function bystander(): Promise<number> {
-  const child = spawn('sleep', ['1000'], { stdio: 'ignore' });
+  const child = spawn('sleep', ['1000'], { stdio: 'ignore', ...serverUser });
   cleanups.push(() => child.kill());
   return Promise.resolve(child.pid ?? 0);
 }
@@ -447,6 +449,7 @@ function bystander(): Promise<number> {
 async function zombie(): Promise<number> {
   const parent: ChildProcess = spawn('sh', ['-c', 'sleep 0 & echo $!; exec sleep 1000'], {
     stdio: ['ignore', 'pipe', 'ignore'],
+    ...serverUser,
   });
   cleanups.push(() => parent.kill());
   if (parent.stdout === null) throw new Error('no output');
