@@ -96,7 +96,7 @@ export interface Lane {
    * They must all be sent without waiting for an answer: a statement that comes later is refused,
    * and what came before is committed.
    */
-  commit<T>(last: PromiseLike<T>): Promise<T>;
+  commit: <T>(last: PromiseLike<T>) => Promise<T>;
 }
 
 export interface LaneSql {
@@ -127,6 +127,9 @@ export interface DatabaseOptions {
 const TRANSACTION_ATTEMPTS = 5;
 /** Before the second attempt, in milliseconds; doubled for each further one. */
 const RETRY_PAUSE_MS = 5;
+
+/** Part of the deadline after which a further attempt would more likely miss it than succeed. */
+const RETRY_SHARE = 0.5;
 
 /** The protocol counts the parameters of a statement in 16 bits. */
 const PARAMETERS_MAX = 65_533;
@@ -199,6 +202,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   ): Promise<T> {
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), limits.deadlineMs);
+    const retryUntil = performance.now() + limits.deadlineMs * RETRY_SHARE;
     let mayReconnect = true;
     try {
       for (let attempts = 1; ; attempts++) {
@@ -210,7 +214,11 @@ export function openDatabase(options: DatabaseOptions): Database {
           if (failure.readOnly) watchdog.suspect();
           if (failure.next === 'reconnect' && mayReconnect) {
             mayReconnect = false;
-          } else if (failure.next !== 'retry' || attempts >= limits.attempts) {
+          } else if (
+            failure.next !== 'retry' ||
+            attempts >= limits.attempts ||
+            performance.now() > retryUntil
+          ) {
             throw failure.error;
           }
           await pauseBeforeRetry(attempts, deadline.signal, failure.error);

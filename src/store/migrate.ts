@@ -41,7 +41,7 @@ export interface MigrationsState {
 }
 
 /** `subagent` in ASCII: any number that nothing else locks. */
-const MIGRATION_LOCK = '8319381555748892276';
+const MIGRATION_LOCK = '8319664057122909812';
 /** Between two attempts to reach a server that is not up yet. */
 const START_PAUSE_MS = 200;
 const CONNECT_DEADLINE_MS = 5_000;
