@@ -1,0 +1,213 @@
+import { z } from '@hono/zod-openapi';
+import { codePoints, storable } from '../domain/text.ts';
+import { PROBLEM_TYPE } from './problem.ts';
+
+/*
+ * Pieces of which the schemas of the wire are made. Schemas of requests and of answers are separate:
+ * those of requests clean and default, those of answers only describe (a `default` there would make
+ * the field optional in the document).
+ */
+
+/** Session ids are at most so long, in code points. */
+const SESSION_ID_MAX = 255;
+/** All other ids and keys that clients choose. */
+const CLIENT_KEY_MAX = 512;
+/** PostgreSQL's JSON parser recurses, and nothing sensible is nested so deeply. */
+const JSON_DEPTH_MAX = 64;
+/** A list answers so many entries at most. */
+const LIST_MAX = 1000;
+const LIST_DEFAULT = 20;
+
+// eslint-disable-next-line no-control-regex -- control characters are what it looks for
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
+
+// ---- requests: ids and text
+
+/** True for an id that a session may have. */
+export function isSessionId(id: string): boolean {
+  return isKey(id, SESSION_ID_MAX) && id !== '.' && id !== '..' && !CONTROL.test(id);
+}
+
+/** A session's id, in a path or a body. */
+export const sessionId = z
+  .string()
+  .refine(isSessionId, {
+    error: `must be 1 to ${SESSION_ID_MAX} characters, none of them a control character`,
+  })
+  .meta({
+    description: 'Opaque; case counts; percent-encoded in paths',
+    examples: ['conv_child1'],
+  });
+
+/** Any other id or key that clients choose. */
+export const clientKey = z
+  .string()
+  .refine((key) => isKey(key, CLIENT_KEY_MAX) && !key.includes('\0'), {
+    error: `must be 1 to ${CLIENT_KEY_MAX} characters`,
+  });
+
+function isKey(key: string, max: number): boolean {
+  if (key === '' || !key.isWellFormed()) return false;
+  return key.length <= max || codePoints(key) <= max;
+}
+
+/** Any text at all; NUL and lone surrogates become U+FFFD. */
+export function text() {
+  return z.string().transform(storable);
+}
+
+/** Any JSON object, kept as it is but for what PostgreSQL cannot store in its strings. */
+export function jsonObject() {
+  return z
+    .record(z.string(), z.unknown())
+    .refine((value) => isDeepAtMost(value, JSON_DEPTH_MAX), { error: 'is nested too deeply' })
+    .transform((value) => storableJson(value) as Record<string, unknown>);
+}
+
+function isDeepAtMost(value: unknown, depth: number): boolean {
+  if (typeof value !== 'object' || value === null) return true;
+  return depth > 0 && Object.values(value).every((member) => isDeepAtMost(member, depth - 1));
+}
+
+function storableJson(value: unknown): unknown {
+  if (typeof value === 'string') return storable(value);
+  if (Array.isArray(value)) return value.map(storableJson);
+  if (typeof value !== 'object' || value === null) return value;
+  const members = Object.entries(value);
+  return Object.fromEntries(members.map(([key, member]) => [storable(key), storableJson(member)]));
+}
+
+// ---- requests: numbers
+
+export interface Range {
+  min: number;
+  max: number;
+}
+
+/** A number: of another type or below `min` it is refused, above `max` it counts as `max`. */
+export function clamped({ min, max }: Range) {
+  return z
+    .number()
+    .min(min)
+    .transform((value) => Math.min(value, max))
+    .meta({ description: `Above ${max} it counts as ${max}` });
+}
+
+/** A whole number, with the rules of `clamped`. */
+export function clampedWhole({ min, max }: Range) {
+  return z
+    .number()
+    .refine(Number.isInteger, { error: 'must be a whole number' })
+    .min(min)
+    .transform((value) => Math.min(value, max))
+    .meta({ type: 'integer', description: `Above ${max} it counts as ${max}` });
+}
+
+/** The query of a list: `limit` and `after`, the id after which it goes on. */
+export const listQuery = z.object({
+  limit: z
+    .string()
+    .regex(/^0*[1-9]\d*$/, { error: `must be a whole number of 1 to ${LIST_MAX}` })
+    .transform((digits) => Math.min(Number(digits), LIST_MAX))
+    .default(LIST_DEFAULT)
+    .openapi({ type: 'integer', minimum: 1, maximum: LIST_MAX, default: LIST_DEFAULT }),
+  after: clientKey.optional(),
+});
+
+/** The path of a session: `/sessions/{id}/…`. */
+export const sessionParams = z.object({ id: sessionId });
+
+// ---- answers
+
+/** An instant of an answer: RFC 3339, UTC, milliseconds. */
+export const instant = z
+  .string()
+  .openapi({ format: 'date-time', example: '2026-11-30T14:32:21.688Z' });
+
+/** Epoch milliseconds as answers have them. */
+export function instantOut(epochMs: number): string {
+  return new Date(epochMs).toISOString();
+}
+
+/** The same for what may not have happened. */
+export function instantOrNull(epochMs: number | null): string | null {
+  return epochMs === null ? null : instantOut(epochMs);
+}
+
+/** The schema of a list's answer. */
+export function listOf<Entry extends z.ZodType>(entry: Entry) {
+  return z.object({
+    object: z.literal('list'),
+    data: z.array(entry),
+    first_id: z.string().nullable(),
+    last_id: z.string().nullable(),
+    has_more: z.boolean(),
+  });
+}
+
+/** A list's answer; `idOf` tells what `after` takes to go on behind an entry. */
+export function listOut<Entry>(data: Entry[], hasMore: boolean, idOf: (entry: Entry) => string) {
+  const [first, last] = [data[0], data.at(-1)];
+  return {
+    object: 'list' as const,
+    data,
+    first_id: first === undefined ? null : idOf(first),
+    last_id: last === undefined ? null : idOf(last),
+    has_more: hasMore,
+  };
+}
+
+/** An answer with a JSON body, for createRoute. */
+export function jsonAnswer<Schema extends z.ZodType>(description: string, schema: Schema) {
+  return { description, content: { 'application/json': { schema } } };
+}
+
+const problem = z
+  .object({
+    type: z.string(),
+    title: z.string(),
+    status: z.int(),
+    detail: z.string(),
+    instance: z.string(),
+    error: z.string().openapi({ description: 'The stable code' }),
+    reason: z.string().optional(),
+    outcome: z.string().optional(),
+    retry_after_seconds: z.int().optional(),
+    errors: z.array(z.object({ path: z.string(), message: z.string() })).optional(),
+  })
+  .openapi('Problem');
+
+const PROBLEM_DESCRIPTIONS = {
+  400: 'The request is not valid',
+  401: 'A valid token is needed',
+  403: 'This is not allowed',
+  404: 'There is no such thing',
+  409: 'The state does not allow it; `reason` says why',
+  413: 'The body is too large',
+  415: 'The body must be JSON',
+  422: 'The Idempotency-Key was used for another request',
+  429: 'A limit is reached',
+  500: 'Something went wrong here',
+  503: 'The service cannot do this at the moment',
+} as const;
+
+type ProblemStatus = keyof typeof PROBLEM_DESCRIPTIONS;
+
+interface ProblemResponse {
+  description: string;
+  content: { [PROBLEM_TYPE]: { schema: typeof problem } };
+}
+
+/** The refusals of a route, for createRoute; 500 and 503, which any may give, come with them. */
+export function problemResponses<Status extends ProblemStatus>(
+  ...statuses: Status[]
+): Record<Status | 500 | 503, ProblemResponse> {
+  const entries = [...statuses, 500 as const, 503 as const].map((status) => [
+    status,
+    {
+      description: PROBLEM_DESCRIPTIONS[status],
+      content: { [PROBLEM_TYPE]: { schema: problem } },
+    },
+  ]);
+  return Object.fromEntries(entries) as Record<Status | 500 | 503, ProblemResponse>;
+}
