@@ -37,7 +37,7 @@ export async function settleReports(
       now,
     });
     const { settled, writes } = decideBatch(resources, reports, loaded, now);
-    await lane.commit(batchStatements(lane, writes, now));
+    await lane.commit(Promise.all(batchStatements(lane, writes, now)));
     return settled;
   });
 }

@@ -1,10 +1,14 @@
 import net from 'node:net';
 import postgres from 'postgres';
 import { wireTypes } from './column-types.ts';
+import { dial, splitTlsFrom } from './dial.ts';
 import { StorageUnavailable } from './unavailable.ts';
 
 export interface ConnectionOptions {
-  /** One host; host lists and `target_session_attrs` are refused. */
+  /**
+   * One host; lists of hosts and `target_session_attrs` are refused. `sslmode` and `sslrootcert`
+   * mean what they mean to libpq; other parameters become settings of the session.
+   */
   url: string;
   /** How long connecting may take, in milliseconds. */
   connectDeadlineMs: number;
@@ -49,10 +53,12 @@ const GOODBYE_MS = 1_000;
  */
 export async function openConnection(options: ConnectionOptions): Promise<Connection> {
   const watchers = new Set<(reason: StorageUnavailable) => void>();
+  const sockets: net.Socket[] = [];
   let ended: StorageUnavailable | undefined;
-  let socket: net.Socket | undefined;
 
-  const sql = postgres(options.url, {
+  const { url, sslMode, sslRootCert } = splitTlsFrom(options.url);
+  const sql = postgres(url, {
+    ssl: false,
     max: 1,
     prepare: options.prepare,
     fetch_types: false,
@@ -68,24 +74,26 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
     ...({ socket: connectOnce, onnotify: options.onNotify } as object),
   });
 
-  function connectOnce(address: Address): net.Socket {
-    if (socket !== undefined) return failedSocket();
-    socket = new net.Socket();
-    // Small writes follow each other without an answer between them: Nagle would hold them back.
-    socket.setNoDelay(true);
-    // Attached before the driver's own: a path that does not exist fails before it attaches them.
-    socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
-    socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
-    if (address.path) return socket.connect(address.path);
-    const [host = 'localhost'] = address.host;
-    // TLS takes the name to verify from here.
-    return Object.assign(socket, { host }).connect(address.port[0] ?? 5432, host);
+  async function connectOnce(driver: DriverAddress): Promise<net.Socket> {
+    if (sockets.length > 0 || ended !== undefined) return failedSocket();
+    const address = {
+      path: driver.path || undefined,
+      host: driver.host[0] ?? 'localhost',
+      port: driver.port[0] ?? 5432,
+      sslMode,
+      sslRootCert,
+    };
+    return await dial(address, (socket) => {
+      sockets.push(socket);
+      socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
+      socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
+    });
   }
 
   function destroy(reason: StorageUnavailable): void {
     if (ended !== undefined) return;
     ended = reason;
-    socket?.destroy();
+    for (const socket of sockets.toReversed()) socket.destroy();
     // Rejects what was queued between the loss and the driver's notice of it.
     void sql.end({ timeout: 0 });
     for (const reject of watchers) reject(reason);
@@ -106,13 +114,14 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
     if (ended !== undefined) return;
     ended = new StorageUnavailable('closing');
     void sql.end({ timeout: 0 });
+    const socket = sockets.at(-1);
     const goodbye = setTimeout(() => socket?.destroy(), GOODBYE_MS);
     goodbye.unref();
     socket?.once('close', () => clearTimeout(goodbye));
   }
 
   if ([sql.options.host, sql.options.target_session_attrs ?? []].flat().length > 1) {
-    throw new Error('DATABASE_URL names several hosts or target_session_attrs: give one host');
+    throw new Error('the database URL names several hosts or target_session_attrs: give one host');
   }
 
   const deadline = setTimeout(
@@ -135,7 +144,8 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
   return { sql, openedAt: performance.now(), ended: () => ended, guard, destroy, end };
 }
 
-interface Address {
+/** What the driver has read from the URL. */
+interface DriverAddress {
   path: string | false | undefined;
   host: string[];
   port: number[];

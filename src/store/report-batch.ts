@@ -10,8 +10,8 @@ import type {
 import type { ParkedState } from '../domain/parking.ts';
 import { isTerminal, type SessionStatus } from '../domain/session.ts';
 import { isBlank } from '../domain/text.ts';
-import { booleanArray, instantToWire } from './column-types.ts';
-import type { Lane, LaneSql, LaneStatement } from './database.ts';
+import { instantToWire } from './column-types.ts';
+import type { Lane, LaneSql } from './database.ts';
 
 /*
  * The statements of the ingest transaction, set-based and tuned together: one round trip locks and
@@ -52,7 +52,7 @@ export async function lockAndLoad(
   const locks =
     options.locked === 'skip' ? lockSkipping(sql, keys) : lockWaiting(sql, keys, options.now);
   const [locked, rows, inboxes, seqs] = await Promise.all([
-    Promise.all(locks) as Promise<LockedRow[][]>,
+    Promise.all(locks),
     loadReports(sql, keys, reports, options.parkAfterAttempts),
     loadInboxes(sql, keys, options.maxPendingItems),
     nextItemSeqs(sql, reports.length),
@@ -93,7 +93,7 @@ function reportKeys(sql: LaneSql, reports: readonly Report[]) {
     ${reports.map((r) => r.workId)}::text[],
     ${reports.map((r) => r.responseId)}::text[],
     ${reports.map((r) => (r.origin.kind === 'parked' ? r.origin.id : null))}::text[],
-    ${booleanArray(reports.map((r) => isTerminal(r.status)))}::boolean[]
+    ${reports.map((r) => isTerminal(r.status))}::boolean[]
   ) with ordinality as
     r(tenant_id, id, fingerprint, work_id, response_id, parked_id, terminal, n)`;
 }
@@ -102,21 +102,17 @@ function reportKeys(sql: LaneSql, reports: readonly Report[]) {
  * A batch never waits for a lock, so it cannot be part of a deadlock. A report equal to the last
  * one applied is not locked at all: repeats are read-only.
  */
-function lockSkipping(sql: LaneSql, keys: Keys): LaneStatement[] {
+function lockSkipping(sql: LaneSql, keys: Keys): PromiseLike<LockedRow[]>[] {
   return [
-    sql<LockedRow>`
+    sql<LockedRow[]>`
       select s.tenant_id, s.id from ${keys}
       join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
       where s.last_report is distinct from r.fingerprint
       order by s.tenant_id, s.id for no key update of s skip locked`,
-    sql<LockedRow>`
-      select t.tenant_id, t.id from ${keys}
-      join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
-      left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-      join sessions p on p.tenant_id = s.tenant_id
-        and p.id = coalesce(w.parent_session_id, s.parent_session_id)
-      join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
-      where r.terminal and s.last_report is distinct from r.fingerprint
+    sql<LockedRow[]>`
+      select t.tenant_id, t.id
+      from ${inboxKeys(sql, keys, sql`s.last_report is distinct from r.fingerprint`)} d
+      join sessions t on t.tenant_id = d.tenant_id and t.id = d.id
       order by t.tenant_id, t.id for key share of t skip locked`,
   ];
 }
@@ -125,30 +121,57 @@ function lockSkipping(sql: LaneSql, keys: Keys): LaneStatement[] {
  * A single report waits: for its child's row and its parent's in one statement, in id order. A
  * session of which not even the name was known gets its row here, so that there is one to lock.
  */
-function lockWaiting(sql: LaneSql, keys: Keys, now: number): LaneStatement[] {
+function lockWaiting(sql: LaneSql, keys: Keys, now: number): PromiseLike<LockedRow[]>[] {
   return [
-    sql<LockedRow>`
+    sql<LockedRow[]>`
       insert into sessions (tenant_id, id, created_at)
       select r.tenant_id, r.id, ${now}::timestamptz from ${keys} where r.terminal
       on conflict do nothing returning tenant_id, id`,
-    sql<LockedRow>`
+    sql<LockedRow[]>`
       select l.tenant_id, l.id from sessions l
       where (l.tenant_id, l.id) in (
         select r.tenant_id, r.id from ${keys}
-        union
-        select t.tenant_id, t.id from ${keys}
-        join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
-        left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-        left join turn_responses tr on tr.tenant_id = r.tenant_id
-          and tr.child_session_id = r.id and tr.response_id = r.response_id
-        left join work nw on nw.tenant_id = r.tenant_id
-          and nw.work_id = coalesce(r.work_id, tr.work_id)
-        join sessions p on p.tenant_id = s.tenant_id and p.id =
-          coalesce(nw.parent_session_id, w.parent_session_id, s.parent_session_id)
-        join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
-      )
+        union all
+        select d.tenant_id, d.id from ${inboxKeys(sql, keys, sql`true`)} d)
       order by l.tenant_id, l.id for no key update of l`,
   ];
+}
+
+/**
+ * From each report to its session (s), current work (w), the turn its response_id names (tr), the
+ * entry that it names (nw) and the parent (p). Each step is one look-up by key and cannot be planned
+ * otherwise: plans made before the tables have statistics are kept, and would read them whole.
+ */
+function reportPath(sql: LaneSql, keys: Keys) {
+  return sql`${keys}
+    left join lateral (
+      select * from sessions q where q.tenant_id = r.tenant_id and q.id = r.id limit 1
+    ) s on true
+    left join lateral (
+      select * from work q
+      where q.tenant_id = r.tenant_id and q.work_id = s.current_work_id limit 1
+    ) w on true
+    left join lateral (
+      select * from turn_responses q
+      where q.tenant_id = r.tenant_id and q.child_session_id = r.id and q.response_key =
+        sha256(convert_to(coalesce(r.response_id, s.response_id), 'UTF8')) limit 1
+    ) tr on true
+    left join lateral (
+      select * from work q
+      where q.tenant_id = r.tenant_id and q.work_id = coalesce(r.work_id, tr.work_id) limit 1
+    ) nw on true
+    left join lateral (
+      select * from sessions q where q.tenant_id = r.tenant_id and q.id =
+        coalesce(nw.parent_session_id, w.parent_session_id, s.parent_session_id) limit 1
+    ) p on true`;
+}
+
+/** The sessions into whose inboxes the terminal reports go, each once. */
+function inboxKeys(sql: LaneSql, keys: Keys, condition: Keys) {
+  return sql`(
+    select distinct p.tenant_id, coalesce(p.tip_session_id, p.id) as id
+    from ${reportPath(sql, keys)}
+    where r.terminal and p.id is not null and ${condition})`;
 }
 
 interface LoadedRow {
@@ -178,7 +201,7 @@ interface LoadedRow {
 }
 
 /** What the decisions need of each entry, under the names that the domain gives it. */
-function workJson(sql: LaneSql, w: ReturnType<LaneSql>) {
+function workJson(sql: LaneSql, w: Keys) {
   return sql`case when ${w}.work_id is not null then json_build_object(
     'workId', ${w}.work_id, 'parentSessionId', ${w}.parent_session_id,
     'childSessionId', ${w}.child_session_id, 'agent', ${w}.agent, 'title', ${w}.title,
@@ -198,7 +221,7 @@ function loadReports(
   const wantsText = reports.some(
     (r) => r.status === 'idle' && (r.output === null || isBlank(r.output)),
   );
-  return sql<LoadedRow>`
+  return sql<LoadedRow[]>`
     select s.id as session_id, s.described_at is not null as described,
       s.deleted_at is not null as deleted, s.parent_session_id, s.agent_name, s.sub_agent_name,
       s.status, s.background_task_count, s.blocked_on, s.error_code, s.error_message,
@@ -213,30 +236,27 @@ function loadReports(
       case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,
         'state', k.state, 'status', k.status, 'outcome', k.outcome, 'responseId', k.response_id,
         'workId', k.work_id, 'tries', k.tries) end as parked,
-      t.id as inbox_id,
-      t.id is not null and exists (
-        select 1 from parked_reports q where q.tenant_id = t.tenant_id
-          and q.parent_session_id = t.id and q.state = 'parked' and q.tries >= ${parkAfterAttempts}
+      coalesce(p.tip_session_id, p.id) as inbox_id,
+      p.id is not null and exists (
+        select 1 from parked_reports q where q.tenant_id = r.tenant_id
+          and q.parent_session_id = coalesce(p.tip_session_id, p.id) and q.state = 'parked' and q.tries >= ${parkAfterAttempts}
       ) as parent_parked
-    from ${keys}
-    left join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
-    left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-    left join turn_responses tr on tr.tenant_id = r.tenant_id and tr.child_session_id = r.id
-      and tr.response_id = coalesce(r.response_id, s.response_id)
-    left join work nw on nw.tenant_id = r.tenant_id
-      and nw.work_id = coalesce(r.work_id, tr.work_id)
-    left join assistant_texts x on x.tenant_id = r.tenant_id and x.session_id = r.id and x.fresh
-    left join turn_responses xr on xr.tenant_id = x.tenant_id
-      and xr.child_session_id = x.session_id and xr.response_id = x.response_id
+    from ${reportPath(sql, keys)}
+    left join lateral (
+      select * from assistant_texts q
+      where q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh limit 1
+    ) x on true
+    left join lateral (
+      select * from turn_responses q
+      where q.tenant_id = r.tenant_id and q.child_session_id = r.id
+        and q.response_key = sha256(convert_to(x.response_id, 'UTF8')) limit 1
+    ) xr on true
     left join lateral (
       select * from parked_reports q
       where q.tenant_id = r.tenant_id and q.child_session_id = r.id
         and (r.parked_id is null or q.id = r.parked_id)
       order by q.turn desc limit 1
     ) k on true
-    left join sessions p on p.tenant_id = r.tenant_id and p.id =
-      coalesce(nw.parent_session_id, w.parent_session_id, s.parent_session_id)
-    left join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
     order by r.n`;
 }
 
@@ -248,30 +268,18 @@ interface InboxRow extends LockedRow {
 
 /** Each inbox once, with how much is pending in it: never counted further than the limit. */
 function loadInboxes(sql: LaneSql, keys: Keys, maxPendingItems: number) {
-  return sql<InboxRow>`
+  return sql<InboxRow[]>`
     select t.tenant_id, t.id, t.deleted_at is not null as deleted,
       t.inbox_opened_at is not null and t.inbox_closed_at is null as open,
       (select count(*) from (
         select 1 from items i where i.tenant_id = t.tenant_id and i.session_id = t.id
           and i.acked_at is null limit ${maxPendingItems}) q)::int as pending
-    from (
-      select distinct p.tenant_id, coalesce(p.tip_session_id, p.id) as id
-      from ${keys}
-      join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
-      left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-      left join turn_responses tr on tr.tenant_id = r.tenant_id and tr.child_session_id = r.id
-        and tr.response_id = coalesce(r.response_id, s.response_id)
-      left join work nw on nw.tenant_id = r.tenant_id
-        and nw.work_id = coalesce(r.work_id, tr.work_id)
-      join sessions p on p.tenant_id = r.tenant_id and p.id =
-        coalesce(nw.parent_session_id, w.parent_session_id, s.parent_session_id)
-      where r.terminal
-    ) d
+    from ${inboxKeys(sql, keys, sql`true`)} d
     join sessions t on t.tenant_id = d.tenant_id and t.id = d.id`;
 }
 
 function nextItemSeqs(sql: LaneSql, count: number) {
-  return sql<{ seq: number }>`
+  return sql<{ seq: number }[]>`
     select nextval('item_seq') as seq from generate_series(1, ${count}::int)`;
 }
 
@@ -338,8 +346,12 @@ interface Of {
 }
 
 /** The statements that write a batch's decisions: those that there are. */
-export function batchStatements({ sql }: Lane, writes: BatchWrites, now: number): LaneStatement[] {
-  const statements: LaneStatement[] = [];
+export function batchStatements(
+  { sql }: Lane,
+  writes: BatchWrites,
+  now: number,
+): PromiseLike<unknown>[] {
+  const statements: PromiseLike<unknown>[] = [];
   if (writes.sessions.length > 0) statements.push(updateSessions(sql, writes.sessions));
   if (writes.insertedWork.length > 0) statements.push(insertWork(sql, writes.insertedWork));
   if (writes.updatedWork.length > 0) statements.push(updateWork(sql, writes.updatedWork));
@@ -352,7 +364,7 @@ export function batchStatements({ sql }: Lane, writes: BatchWrites, now: number)
   return statements;
 }
 
-function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): LaneStatement {
+function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): PromiseLike<unknown> {
   return sql`
     update sessions s set status = r.status, background_task_count = r.background_task_count,
       blocked_on = r.blocked_on, error_code = r.error_code, error_message = r.error_message,
@@ -364,13 +376,13 @@ function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): LaneStatem
       ${rows.map((r) => r.blockedOn)}::text[], ${rows.map((r) => r.errorCode)}::text[],
       ${rows.map((r) => r.errorMessage)}::text[], ${rows.map((r) => r.responseId)}::text[],
       ${rows.map((r) => r.currentWorkId)}::text[], ${rows.map((r) => r.lastReport)}::text[],
-      ${booleanArray(rows.map((r) => r.ranSinceResult))}::boolean[]
+      ${rows.map((r) => r.ranSinceResult)}::boolean[]
     ) as r(tenant_id, id, status, background_task_count, blocked_on, error_code, error_message,
       response_id, current_work_id, last_report, ran_since_result)
     where s.tenant_id = r.tenant_id and s.id = r.id`;
 }
 
-function insertWork(sql: LaneSql, rows: BatchWrites['insertedWork']): LaneStatement {
+function insertWork(sql: LaneSql, rows: BatchWrites['insertedWork']): PromiseLike<unknown> {
   return sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       recovered, status, created_at, ended_at, revision, last_item_seq, result_digest,
@@ -385,12 +397,12 @@ function insertWork(sql: LaneSql, rows: BatchWrites['insertedWork']): LaneStatem
       ${rows.map((r) => r.status)}::text[], ${rows.map((r) => instantToWire(r.createdAt))}::timestamptz[],
       ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
       ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
-      ${booleanArray(rows.map((r) => r.awaitsText))}::boolean[], ${rows.map((r) => r.upstreamMessageId)}::text[]
+      ${rows.map((r) => r.awaitsText)}::boolean[], ${rows.map((r) => r.upstreamMessageId)}::text[]
     ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, at, revision,
       last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id)`;
 }
 
-function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): LaneStatement {
+function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): PromiseLike<unknown> {
   return sql`
     update work w set status = r.status, ended_at = coalesce(w.ended_at, r.ended_at),
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
@@ -402,14 +414,14 @@ function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): LaneStateme
       ${rows.map((r) => (r.endedAt === null ? null : instantToWire(r.endedAt)))}::timestamptz[],
       ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
       ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
-      ${booleanArray(rows.map((r) => r.provisional))}::boolean[], ${booleanArray(rows.map((r) => r.awaitsText))}::boolean[],
+      ${rows.map((r) => r.provisional)}::boolean[], ${rows.map((r) => r.awaitsText)}::boolean[],
       ${rows.map((r) => r.upstreamMessageId)}::text[]
     ) as r(tenant_id, work_id, status, ended_at, revision, last_item_seq, result_digest,
       result_response_id, provisional, awaits_text, upstream_message_id)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
 }
 
-function insertItems(sql: LaneSql, rows: BatchWrites['items']): LaneStatement {
+function insertItems(sql: LaneSql, rows: BatchWrites['items']): PromiseLike<unknown> {
   return sql`
     insert into items (tenant_id, session_id, seq, source, type, work_id, child_session_id, agent,
       title, status, output, recovered, follows_seq, revision, response_id, created_by,
@@ -420,26 +432,28 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items']): LaneStatement {
       ${rows.map((r) => r.type)}::text[], ${rows.map((r) => r.workId)}::text[],
       ${rows.map((r) => r.childSessionId)}::text[], ${rows.map((r) => r.agent)}::text[],
       ${rows.map((r) => r.title)}::text[], ${rows.map((r) => r.status)}::text[],
-      ${rows.map((r) => r.output)}::text[], ${booleanArray(rows.map((r) => r.recovered))}::boolean[],
+      ${rows.map((r) => r.output)}::text[], ${rows.map((r) => r.recovered)}::boolean[],
       ${rows.map((r) => r.followsSeq)}::bigint[], ${rows.map((r) => r.revision)}::int[],
       ${rows.map((r) => r.responseId)}::text[], ${rows.map((r) => r.createdBy)}::text[],
       ${rows.map((r) => r.traceparent)}::text[],
       ${rows.map((r) => instantToWire(r.deliveredAt))}::timestamptz[])`;
 }
 
-function upsertResponses(sql: LaneSql, rows: BatchWrites['responses']): LaneStatement {
+function upsertResponses(sql: LaneSql, rows: BatchWrites['responses']): PromiseLike<unknown> {
   return sql`
-    insert into turn_responses (tenant_id, child_session_id, response_id, work_id, delivered)
-    select * from unnest(
+    insert into turn_responses (tenant_id, child_session_id, response_key, work_id, delivered)
+    select r.tenant_id, r.child_id, sha256(convert_to(r.response_id, 'UTF8')), r.work_id, r.delivered
+    from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.childId)}::text[],
       ${rows.map((r) => r.responseId)}::text[], ${rows.map((r) => r.workId)}::text[],
-      ${booleanArray(rows.map((r) => r.delivered))}::boolean[])
-    on conflict (tenant_id, child_session_id, response_id) do update
+      ${rows.map((r) => r.delivered)}::boolean[]
+    ) as r(tenant_id, child_id, response_id, work_id, delivered)
+    on conflict (tenant_id, child_session_id, response_key) do update
       set delivered = true, work_id = excluded.work_id
       where excluded.delivered and not turn_responses.delivered`;
 }
 
-function markTextsUsed(sql: LaneSql, rows: Of[]): LaneStatement {
+function markTextsUsed(sql: LaneSql, rows: Of[]): PromiseLike<unknown> {
   return sql`
     update assistant_texts x set fresh = false
     from unnest(${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.childId)}::text[])
@@ -447,7 +461,7 @@ function markTextsUsed(sql: LaneSql, rows: Of[]): LaneStatement {
     where x.tenant_id = r.tenant_id and x.session_id = r.id and x.fresh`;
 }
 
-function deleteParked(sql: LaneSql, rows: BatchWrites['settledParked']): LaneStatement {
+function deleteParked(sql: LaneSql, rows: BatchWrites['settledParked']): PromiseLike<unknown> {
   return sql`
     delete from parked_reports k
     using unnest(${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.id)}::text[])
@@ -456,7 +470,11 @@ function deleteParked(sql: LaneSql, rows: BatchWrites['settledParked']): LaneSta
 }
 
 /** One row a turn: counts the try, and takes the report's content unless it must not. */
-function putParked(sql: LaneSql, row: BatchWrites['parked'][number], now: number): LaneStatement {
+function putParked(
+  sql: LaneSql,
+  row: BatchWrites['parked'][number],
+  now: number,
+): PromiseLike<unknown> {
   const at = instantToWire(now);
   const deadAt = row.state === 'dead' ? at : null;
   const result = row.result === null ? null : JSON.stringify(row.result);
@@ -488,7 +506,7 @@ function appendLateResult(
   sql: LaneSql,
   row: BatchWrites['late'][number],
   now: number,
-): LaneStatement {
+): PromiseLike<unknown> {
   const known = { status: row.status, output: row.output, response_id: row.responseId };
   const late = JSON.stringify([{ ...known, reported_at: instantToWire(now) }]);
   return sql`

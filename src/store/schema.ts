@@ -15,11 +15,13 @@ import {
   unique,
   uniqueIndex,
 } from 'drizzle-orm/pg-core';
-import { instant } from './column-types.ts';
+import { bytea, instant } from './column-types.ts';
 
 /*
  * The tables. `tenant_id` is the first column of every primary and unique key: isolation today, a
- * distribution column tomorrow. What must never be false stands here as a constraint.
+ * distribution column tomorrow. The other indexes begin with what they are for: beside a key, an
+ * index that begins with the tenant looks as good to a planner without statistics, and reads it all.
+ * What must never be false stands here as a constraint.
  */
 
 const tenantId = text('tenant_id').notNull();
@@ -68,10 +70,10 @@ export const sessions = pgTable(
   (t) => [
     primaryKey({ columns: [t.tenantId, t.id] }),
     index('sessions_by_parent')
-      .on(t.tenantId, t.parentSessionId, t.createdAt)
+      .on(t.parentSessionId, t.tenantId, t.createdAt)
       .where(sql`${t.parentSessionId} is not null`),
     index('sessions_by_tip')
-      .on(t.tenantId, t.tipSessionId)
+      .on(t.tipSessionId, t.tenantId)
       .where(sql`${t.tipSessionId} is not null`),
     check('sessions_status_known', sql`${t.status} in ('idle', 'running', 'waiting', 'failed')`),
     check('sessions_background_task_count_not_negative', sql`${t.backgroundTaskCount} >= 0`),
@@ -124,8 +126,8 @@ export const work = pgTable(
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.workId] }),
-    index('work_by_parent').on(t.tenantId, t.parentSessionId, t.workId),
-    index('work_by_child').on(t.tenantId, t.childSessionId),
+    index('work_by_parent').on(t.parentSessionId, t.tenantId, t.workId),
+    index('work_by_child').on(t.childSessionId, t.tenantId),
     check(
       'work_status_known',
       sql`${t.status} in ('launching', 'running', 'cancelling', 'stalling', 'completed', 'failed', 'cancelled', 'interrupted', 'stalled', 'timeout', 'error', 'unknown')`,
@@ -184,7 +186,7 @@ export const items = pgTable(
     primaryKey({ columns: [t.tenantId, t.sessionId, t.seq] }),
     unique('items_once_per_source').on(t.tenantId, t.source),
     index('items_pending')
-      .on(t.tenantId, t.sessionId, t.seq)
+      .on(t.sessionId, t.tenantId, t.seq)
       .where(sql`${t.ackedAt} is null`),
     index('items_acked')
       .on(t.ackedAt)
@@ -194,19 +196,22 @@ export const items = pgTable(
   ],
 );
 
-/** Which turn of a child the agent's own turn ids belong to: a late duplicate names its turn. */
+/**
+ * Which turn of a child the agent's own turn ids belong to: a late duplicate names its turn. The
+ * key is the id's SHA-256: with the session's id, the id itself may be longer than an index entry.
+ */
 export const turnResponses = pgTable(
   'turn_responses',
   {
     tenantId,
     childSessionId: text('child_session_id').notNull(),
-    responseId: text('response_id').notNull(),
+    responseKey: bytea('response_key').notNull(),
     workId: text('work_id').notNull(),
     delivered: boolean('delivered').notNull(),
   },
   (t) => [
-    primaryKey({ columns: [t.tenantId, t.childSessionId, t.responseId] }),
-    index('turn_responses_by_work').on(t.tenantId, t.workId),
+    primaryKey({ columns: [t.tenantId, t.childSessionId, t.responseKey] }),
+    index('turn_responses_by_work').on(t.workId, t.tenantId),
     foreignKey({
       name: 'turn_responses_work',
       columns: [t.tenantId, t.workId],
@@ -246,9 +251,9 @@ export const parkedReports = pgTable(
     primaryKey({ columns: [t.tenantId, t.id] }),
     uniqueIndex('parked_reports_one_per_turn').on(t.tenantId, t.childSessionId, t.turn),
     index('parked_reports_by_parent')
-      .on(t.tenantId, t.parentSessionId)
+      .on(t.parentSessionId, t.tenantId)
       .where(sql`${t.state} = 'parked'`),
-    index('parked_reports_by_state').on(t.tenantId, t.state, t.id),
+    index('parked_reports_by_state').on(t.state, t.tenantId, t.id),
     check('parked_reports_state_known', sql`${t.state} in ('parked', 'dead')`),
     check('parked_reports_dead_since', sql`(${t.state} = 'dead') = (${t.deadAt} is not null)`),
   ],
@@ -268,20 +273,22 @@ export const assistantTexts = pgTable(
   (t) => [primaryKey({ columns: [t.tenantId, t.sessionId] })],
 );
 
-/** The first 2xx answer to each Idempotency-Key, kept for 24 h. */
+/**
+ * The first 2xx answer to each Idempotency-Key, kept for 24 h. `request_key` is the SHA-256 of path
+ * and key: together they may be longer than an index entry.
+ */
 export const idempotencyKeys = pgTable(
   'idempotency_keys',
   {
     tenantId,
-    path: text('path').notNull(),
-    key: text('key').notNull(),
+    requestKey: bytea('request_key').notNull(),
     fingerprint: text('fingerprint').notNull(),
     answerStatus: smallint('answer_status'),
     answer: jsonb('answer').$type<Record<string, unknown>>(),
     createdAt: instant('created_at').notNull(),
   },
   (t) => [
-    primaryKey({ columns: [t.tenantId, t.path, t.key] }),
+    primaryKey({ columns: [t.tenantId, t.requestKey] }),
     index('idempotency_keys_by_age').on(t.createdAt),
   ],
 );

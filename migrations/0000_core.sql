@@ -1,0 +1,163 @@
+CREATE SEQUENCE "public"."item_seq" INCREMENT BY 1 MINVALUE 1 MAXVALUE 9223372036854775807 START WITH 1 CACHE 1;--> statement-breakpoint
+CREATE TABLE "assistant_texts" (
+	"tenant_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"text" text NOT NULL,
+	"response_id" text,
+	"fresh" boolean NOT NULL,
+	"received_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "assistant_texts_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
+);
+--> statement-breakpoint
+CREATE TABLE "idempotency_keys" (
+	"tenant_id" text NOT NULL,
+	"request_key" "bytea" NOT NULL,
+	"fingerprint" text NOT NULL,
+	"answer_status" smallint,
+	"answer" jsonb,
+	"created_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "idempotency_keys_tenant_id_request_key_pk" PRIMARY KEY("tenant_id","request_key")
+);
+--> statement-breakpoint
+CREATE TABLE "items" (
+	"tenant_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"seq" bigint NOT NULL,
+	"source" text NOT NULL,
+	"type" text NOT NULL,
+	"work_id" text,
+	"child_session_id" text,
+	"agent" text NOT NULL,
+	"title" text NOT NULL,
+	"status" text NOT NULL,
+	"output" text NOT NULL,
+	"recovered" boolean DEFAULT false NOT NULL,
+	"follows_seq" bigint,
+	"revision" integer DEFAULT 1 NOT NULL,
+	"disposition" text DEFAULT 'turn' NOT NULL,
+	"response_id" text,
+	"created_by" text,
+	"traceparent" text,
+	"details" jsonb,
+	"delivered_at" timestamp with time zone NOT NULL,
+	"delivery_count" integer DEFAULT 0 NOT NULL,
+	"leased_until" timestamp with time zone,
+	"acked_at" timestamp with time zone,
+	CONSTRAINT "items_tenant_id_session_id_seq_pk" PRIMARY KEY("tenant_id","session_id","seq"),
+	CONSTRAINT "items_once_per_source" UNIQUE("tenant_id","source"),
+	CONSTRAINT "items_disposition_known" CHECK ("items"."disposition" in ('note', 'turn')),
+	CONSTRAINT "items_revision_positive" CHECK ("items"."revision" >= 1)
+);
+--> statement-breakpoint
+CREATE TABLE "parked_reports" (
+	"tenant_id" text NOT NULL,
+	"id" text NOT NULL,
+	"child_session_id" text NOT NULL,
+	"turn" integer NOT NULL,
+	"state" text NOT NULL,
+	"parent_session_id" text,
+	"reason" text NOT NULL,
+	"status" text NOT NULL,
+	"outcome" text,
+	"output" text,
+	"response_id" text,
+	"work_id" text,
+	"result" jsonb,
+	"after_running" boolean NOT NULL,
+	"traceparent" text,
+	"tries" integer NOT NULL,
+	"first_at" timestamp with time zone NOT NULL,
+	"last_at" timestamp with time zone NOT NULL,
+	"dead_at" timestamp with time zone,
+	CONSTRAINT "parked_reports_tenant_id_id_pk" PRIMARY KEY("tenant_id","id"),
+	CONSTRAINT "parked_reports_state_known" CHECK ("parked_reports"."state" in ('parked', 'dead')),
+	CONSTRAINT "parked_reports_dead_since" CHECK (("parked_reports"."state" = 'dead') = ("parked_reports"."dead_at" is not null))
+);
+--> statement-breakpoint
+CREATE TABLE "sessions" (
+	"tenant_id" text NOT NULL,
+	"id" text NOT NULL,
+	"created_at" timestamp with time zone NOT NULL,
+	"described_at" timestamp with time zone,
+	"deleted_at" timestamp with time zone,
+	"parent_session_id" text,
+	"agent_id" text,
+	"agent_name" text,
+	"sub_agent_name" text,
+	"title" text,
+	"workspace" text,
+	"runner_id" text,
+	"channel" jsonb,
+	"max_concurrent" integer,
+	"continued_as" text,
+	"tip_session_id" text,
+	"status" text DEFAULT 'idle' NOT NULL,
+	"background_task_count" bigint DEFAULT 0 NOT NULL,
+	"blocked_on" text,
+	"error_code" text,
+	"error_message" text,
+	"response_id" text,
+	"closed_at" timestamp with time zone,
+	"end_reason" text,
+	"inbox_opened_at" timestamp with time zone,
+	"inbox_closed_at" timestamp with time zone,
+	"current_work_id" text,
+	"last_report" text,
+	"ran_since_result" boolean DEFAULT false NOT NULL,
+	CONSTRAINT "sessions_tenant_id_id_pk" PRIMARY KEY("tenant_id","id"),
+	CONSTRAINT "sessions_status_known" CHECK ("sessions"."status" in ('idle', 'running', 'waiting', 'failed')),
+	CONSTRAINT "sessions_background_task_count_not_negative" CHECK ("sessions"."background_task_count" >= 0),
+	CONSTRAINT "sessions_error_whole" CHECK (("sessions"."error_code" is null) = ("sessions"."error_message" is null)),
+	CONSTRAINT "sessions_inbox_closed_after_opened" CHECK ("sessions"."inbox_closed_at" is null or "sessions"."inbox_opened_at" is not null),
+	CONSTRAINT "sessions_chain_whole" CHECK (("sessions"."continued_as" is null) = ("sessions"."tip_session_id" is null) and "sessions"."continued_as" is distinct from "sessions"."id")
+);
+--> statement-breakpoint
+CREATE TABLE "turn_responses" (
+	"tenant_id" text NOT NULL,
+	"child_session_id" text NOT NULL,
+	"response_key" "bytea" NOT NULL,
+	"work_id" text NOT NULL,
+	"delivered" boolean NOT NULL,
+	CONSTRAINT "turn_responses_tenant_id_child_session_id_response_key_pk" PRIMARY KEY("tenant_id","child_session_id","response_key")
+);
+--> statement-breakpoint
+CREATE TABLE "work" (
+	"tenant_id" text NOT NULL,
+	"work_id" text NOT NULL,
+	"parent_session_id" text NOT NULL,
+	"child_session_id" text NOT NULL,
+	"agent" text NOT NULL,
+	"title" text NOT NULL,
+	"created_by" text,
+	"recovered" boolean DEFAULT false NOT NULL,
+	"status" text NOT NULL,
+	"created_at" timestamp with time zone NOT NULL,
+	"ended_at" timestamp with time zone,
+	"deadline_at" timestamp with time zone,
+	"revision" integer DEFAULT 0 NOT NULL,
+	"last_item_seq" bigint,
+	"former_digest" text,
+	"result_digest" text,
+	"result_response_id" text,
+	"provisional" boolean DEFAULT false NOT NULL,
+	"awaits_text" boolean DEFAULT false NOT NULL,
+	"upstream_message_id" text,
+	"late_results" jsonb DEFAULT '[]'::jsonb NOT NULL,
+	CONSTRAINT "work_tenant_id_work_id_pk" PRIMARY KEY("tenant_id","work_id"),
+	CONSTRAINT "work_status_known" CHECK ("work"."status" in ('launching', 'running', 'cancelling', 'stalling', 'completed', 'failed', 'cancelled', 'interrupted', 'stalled', 'timeout', 'error', 'unknown')),
+	CONSTRAINT "work_ended_or_live" CHECK (("work"."ended_at" is null) = ("work"."status" in ('launching', 'running', 'cancelling', 'stalling'))),
+	CONSTRAINT "work_item_per_revision" CHECK (("work"."revision" = 0) = ("work"."last_item_seq" is null))
+);
+--> statement-breakpoint
+ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
+CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("created_at");--> statement-breakpoint
+CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
+CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
+CREATE UNIQUE INDEX "parked_reports_one_per_turn" ON "parked_reports" USING btree ("tenant_id","child_session_id","turn");--> statement-breakpoint
+CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent_session_id","tenant_id") WHERE "parked_reports"."state" = 'parked';--> statement-breakpoint
+CREATE INDEX "parked_reports_by_state" ON "parked_reports" USING btree ("state","tenant_id","id");--> statement-breakpoint
+CREATE INDEX "sessions_by_parent" ON "sessions" USING btree ("parent_session_id","tenant_id","created_at") WHERE "sessions"."parent_session_id" is not null;--> statement-breakpoint
+CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint
+CREATE INDEX "turn_responses_by_work" ON "turn_responses" USING btree ("work_id","tenant_id");--> statement-breakpoint
+CREATE INDEX "work_by_parent" ON "work" USING btree ("parent_session_id","tenant_id","work_id");--> statement-breakpoint
+CREATE INDEX "work_by_child" ON "work" USING btree ("child_session_id","tenant_id");
