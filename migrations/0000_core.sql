@@ -155,6 +155,7 @@ CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","s
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "parked_reports_one_per_turn" ON "parked_reports" USING btree ("tenant_id","child_session_id","turn");--> statement-breakpoint
 CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent_session_id","tenant_id") WHERE "parked_reports"."state" = 'parked';--> statement-breakpoint
+CREATE INDEX "parked_reports_to_probe" ON "parked_reports" USING btree ("id") WHERE "parked_reports"."state" = 'parked' and "parked_reports"."reason" in ('snapshot_unavailable', 'output_unavailable');--> statement-breakpoint
 CREATE INDEX "parked_reports_by_state" ON "parked_reports" USING btree ("state","tenant_id","id");--> statement-breakpoint
 CREATE INDEX "sessions_by_parent" ON "sessions" USING btree ("parent_session_id","tenant_id","created_at") WHERE "sessions"."parent_session_id" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint

@@ -1,5 +1,5 @@
 import { itemId } from './item-id.ts';
-import { retryAfterSeconds, type ParkReason } from './parking.ts';
+import { retryAfterSeconds, type ParkReason, type UnstoredReason } from './parking.ts';
 import { invalid } from './refusal.ts';
 import type { Decision } from './report.ts';
 
@@ -16,7 +16,7 @@ export interface ReportOutcome {
     | 'parked';
   workId: string | null;
   itemId: string | null;
-  reason: ParkReason | null;
+  reason: ParkReason | UnstoredReason | null;
   retryAfterSeconds: number | null;
 }
 

@@ -1,8 +1,8 @@
 import type { Decision, Report } from '../domain/report.ts';
-import { Refusal } from '../domain/refusal.ts';
 import { isTerminal } from '../domain/session.ts';
 import type { Resources } from '../resources.ts';
 import { selectParkedOfChild, type ParkedRow } from '../store/parked-reports.ts';
+import { StorageUnavailable } from '../store/unavailable.ts';
 import { announceDelivered } from './announce.ts';
 import { lookUpSession, lookUpText } from './look-up-session.ts';
 
@@ -43,24 +43,24 @@ export async function ingestReport(resources: Resources, first: Report): Promise
         return decision;
     }
   }
-  throw new Refusal('unavailable', 'The report kept being overtaken; try again.', {
-    retryAfterSeconds: 1,
-  });
+  // Overtaken again and again: the forwarder's next try will find it settled.
+  throw new StorageUnavailable('contended');
 }
 
 /**
- * Delivers what is parked for the child, oldest turn first, as far as it can be by now. Safe to
- * repeat and to run anywhere at once: a parked report is settled under the child's lock.
+ * Delivers what is parked for the child, oldest turn first; false where some has to stay parked.
+ * Safe to repeat and to run anywhere at once: a parked report is settled under the child's lock.
  */
 export async function deliverParkedOfChild(
   resources: Resources,
   of: { tenantId: string; childId: string },
-): Promise<void> {
+): Promise<boolean> {
   const rows = await resources.database.run((db) => selectParkedOfChild(db, of));
   for (const row of rows) {
     const decision = await ingestReport(resources, reportOf(row));
-    if (!isSettled(decision)) return;
+    if (decision.kind === 'park') return false;
   }
+  return true;
 }
 
 function reportOf(row: ParkedRow): Report {
@@ -82,8 +82,4 @@ function reportOf(row: ParkedRow): Report {
     upstreamText: null,
     upstreamSession: null,
   };
-}
-
-function isSettled(decision: Decision): boolean {
-  return decision.kind !== 'park';
 }

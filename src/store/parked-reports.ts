@@ -1,4 +1,4 @@
-import { and, asc, eq, gt, lt, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, gt, lt, sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
 import { parkedReports } from './schema.ts';
 
@@ -48,24 +48,61 @@ export interface ParkedKey {
   childId: string;
 }
 
-/**
- * Children whose parked reports may be deliverable by now, by id after the given one: what could
- * not be looked up, and what a crash left beside an open inbox.
- */
-export function selectChildrenToRetry(
+/** Children whose reports wait for upstream to answer again, longest first. */
+export async function selectChildrenToProbe(
   db: Queryable,
-  page: { after: string; limit: number },
-): Promise<(ParkedKey & { id: string })[]> {
-  return db
-    .select({
-      id: parkedReports.id,
-      tenantId: parkedReports.tenantId,
-      childId: parkedReports.childSessionId,
-    })
-    .from(parkedReports)
-    .where(and(eq(parkedReports.state, 'parked'), gt(parkedReports.id, page.after)))
-    .orderBy(asc(parkedReports.id))
-    .limit(page.limit);
+  page: { limit: number },
+): Promise<ParkedKey[]> {
+  const rows = await db.execute<{ tenant_id: string; child_session_id: string }>(sql`
+    select tenant_id, child_session_id from parked_reports
+    where state = 'parked' and reason in ('snapshot_unavailable', 'output_unavailable')
+    order by id limit ${page.limit}`);
+  return rows.map((row) => ({ tenantId: row.tenant_id, childId: row.child_session_id }));
+}
+
+/** A parked report, and whether something says that it could be settled by now. */
+export interface SweptReport extends ParkedKey {
+  id: string;
+  isDue: boolean;
+}
+
+/**
+ * The next parked reports by id, each with whether it is due: its parent's inbox is open and has
+ * room, or its session or parent was deleted. The backstop for what a crash left behind.
+ */
+export async function selectParkedToSweep(
+  db: Queryable,
+  page: { after: string; limit: number; maxPendingItems: number },
+): Promise<SweptReport[]> {
+  const rows = await db.execute<{
+    tenant_id: string;
+    child_session_id: string;
+    id: string;
+    is_due: boolean;
+  }>(sql`
+    select k.tenant_id, k.child_session_id, k.id,
+      s.deleted_at is not null or t.deleted_at is not null
+      or (s.described_at is not null and t.inbox_opened_at is not null
+        and t.inbox_closed_at is null
+        and not exists (select 1 from items i where i.tenant_id = t.tenant_id
+          and i.session_id = t.id and i.acked_at is null offset ${page.maxPendingItems - 1} limit 1)
+      ) as is_due
+    from (
+      select * from parked_reports where state = 'parked' and id > ${page.after}
+      order by id limit ${page.limit}
+    ) k
+    left join sessions s on s.tenant_id = k.tenant_id and s.id = k.child_session_id
+    left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
+    left join sessions p on p.tenant_id = s.tenant_id
+      and p.id = coalesce(w.parent_session_id, s.parent_session_id)
+    left join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
+    order by k.id`);
+  return rows.map((row) => ({
+    tenantId: row.tenant_id,
+    childId: row.child_session_id,
+    id: row.id,
+    isDue: row.is_due,
+  }));
 }
 
 /** Turns reports that were parked before `parkedBefore` into dead letters; says how many. */
@@ -134,6 +171,6 @@ export function selectParkedPage(
         page.before === null ? undefined : lt(parkedReports.id, page.before),
       ),
     )
-    .orderBy(sql`${parkedReports.id} desc`)
+    .orderBy(desc(parkedReports.id))
     .limit(page.limit);
 }

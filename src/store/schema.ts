@@ -253,6 +253,11 @@ export const parkedReports = pgTable(
     index('parked_reports_by_parent')
       .on(t.parentSessionId, t.tenantId)
       .where(sql`${t.state} = 'parked'`),
+    index('parked_reports_to_probe')
+      .on(t.id)
+      .where(
+        sql`${t.state} = 'parked' and ${t.reason} in ('snapshot_unavailable', 'output_unavailable')`,
+      ),
     index('parked_reports_by_state').on(t.state, t.tenantId, t.id),
     check('parked_reports_state_known', sql`${t.state} in ('parked', 'dead')`),
     check('parked_reports_dead_since', sql`(${t.state} = 'dead') = (${t.deadAt} is not null)`),

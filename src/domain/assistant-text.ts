@@ -1,0 +1,30 @@
+/** A conversation item, as forwarders post it and as upstream lists it; nothing of it is certain. */
+export interface ConversationItem {
+  type: unknown;
+  role: unknown;
+  isMeta: unknown;
+  content: unknown;
+}
+
+/**
+ * The text that the assistant says in the item: its text blocks, joined by newlines. null for what
+ * is no message of the assistant's own, or has no text.
+ */
+export function assistantText({ type, role, isMeta, content }: ConversationItem): string | null {
+  const isMessage = type === undefined || type === null || type === 'message';
+  if (!isMessage || role !== 'assistant' || isMeta === true) return null;
+  if (typeof content === 'string') return content;
+  if (!Array.isArray(content)) return null;
+  const texts = content.map(blockText).filter((text) => text !== null);
+  return texts.length === 0 ? null : texts.join('\n');
+}
+
+const TEXT_BLOCKS = new Set(['text', 'output_text']);
+
+function blockText(block: unknown): string | null {
+  if (typeof block !== 'object' || block === null) return null;
+  const { type, text } = block as { type?: unknown; text?: unknown };
+  return typeof type === 'string' && TEXT_BLOCKS.has(type) && typeof text === 'string'
+    ? text
+    : null;
+}

@@ -1,0 +1,14 @@
+import type { Resources } from '../resources.ts';
+import { selectParkedPage, type ParkedListing } from '../store/parked-reports.ts';
+
+/** A page of the parked (or dead) reports, newest first, and whether more follow. */
+export async function listParked(
+  resources: Resources,
+  page: { tenantId: string; state: 'parked' | 'dead'; after: string | null; limit: number },
+): Promise<{ reports: ParkedListing[]; hasMore: boolean }> {
+  const { tenantId, state, after, limit } = page;
+  const rows = await resources.database.run((db) =>
+    selectParkedPage(db, { tenantId, state, before: after, limit: limit + 1 }),
+  );
+  return { reports: rows.slice(0, limit), hasMore: rows.length > limit };
+}

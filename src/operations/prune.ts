@@ -1,0 +1,48 @@
+import type { Resources } from '../resources.ts';
+import { deleteOldKeys } from '../store/idempotency-keys.ts';
+import { deleteOldAckedItems } from '../store/items.ts';
+import { buryOldParked, deleteOldDead } from '../store/parked-reports.ts';
+import { deleteOldMarkers } from '../store/sessions.ts';
+import { deleteOldTombstones } from '../store/work.ts';
+
+/** So many rows of a table are removed in one statement: short locks, small transactions. */
+const ROWS_PER_PASS = 1000;
+
+/** Where a pass over the tombstones goes on; null: from the beginning. */
+export type PruneCursor = { tenantId: string; workId: string } | null;
+
+/**
+ * One bounded pass over each table that keeps what is settled: removes what is older than its
+ * retention. Never touches unread items, live work, or the newest entry of a session that lives.
+ * Answers where the next pass goes on, and whether there is more to do at once.
+ */
+export async function prune(
+  resources: Resources,
+  cursor: PruneCursor,
+): Promise<{ cursor: PruneCursor; more: boolean }> {
+  const now = resources.clock.now();
+  const { policy, database } = resources;
+  const limit = ROWS_PER_PASS;
+  const counts = [
+    await database.run((db) =>
+      deleteOldAckedItems(db, { ackedBefore: now - policy.ackedItemRetentionMs, limit }),
+    ),
+    await database.run((db) =>
+      buryOldParked(db, { parkedBefore: now - policy.parkedRetentionMs, now, limit }),
+    ),
+    await database.run((db) =>
+      deleteOldDead(db, { deadBefore: now - policy.deadLetterRetentionMs, limit }),
+    ),
+    await database.run((db) =>
+      deleteOldKeys(db, { createdBefore: now - policy.idempotencyRetentionMs, limit }),
+    ),
+    await database.run((db) =>
+      deleteOldMarkers(db, { deletedBefore: now - policy.deadLetterRetentionMs, limit }),
+    ),
+  ];
+  const endedBefore = now - policy.tombstoneRetentionMs;
+  const next = await database.run((db) =>
+    deleteOldTombstones(db, { after: cursor, endedBefore, limit }),
+  );
+  return { cursor: next, more: next !== null || counts.includes(limit) };
+}

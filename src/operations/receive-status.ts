@@ -1,0 +1,61 @@
+import { createHash } from 'node:crypto';
+import type { UnstoredReason } from '../domain/parking.ts';
+import type { Report } from '../domain/report.ts';
+import { outcomeOf, type ReportOutcome } from '../domain/report-outcome.ts';
+import { isTerminal, normaliseStatus } from '../domain/session.ts';
+import type { Resources } from '../resources.ts';
+import { ingestReport } from './ingest-report.ts';
+import { Overloaded } from './ingest-queue.ts';
+import { isPassing } from './unavailable.ts';
+
+/** A forwarder's report, as it was sent. */
+export type StatusEvent = Omit<
+  Report,
+  'fingerprint' | 'origin' | 'upstreamText' | 'upstreamSession'
+>;
+
+/**
+ * Takes in a forwarder's report and says what became of it; what is answered as stored has been
+ * committed. A terminal report that could not be stored is `not_confirmed`; another one that could
+ * not rejects with Overloaded or StorageUnavailable.
+ */
+export async function receiveStatus(
+  resources: Resources,
+  event: StatusEvent,
+): Promise<ReportOutcome> {
+  const status = normaliseStatus(event.status, event.backgroundTaskCount);
+  const report: Report = {
+    ...event,
+    status,
+    fingerprint: fingerprint(event),
+    origin: { kind: 'forwarder' },
+    upstreamText: null,
+    upstreamSession: null,
+  };
+  try {
+    return outcomeOf(await ingestReport(resources, report));
+  } catch (error) {
+    if (!isTerminal(status) || !isPassing(error)) throw error;
+    return unstored(error instanceof Overloaded ? 'overloaded' : 'storage_unavailable');
+  }
+}
+
+/** Equal for reports that say the same; which trace they belong to says nothing of the session. */
+function fingerprint({
+  traceparent: _,
+  tenantId: __,
+  sessionId: ___,
+  ...said
+}: StatusEvent): string {
+  return createHash('sha256').update(JSON.stringify(said)).digest('base64url');
+}
+
+function unstored(reason: UnstoredReason): ReportOutcome {
+  return {
+    outcome: 'not_confirmed',
+    workId: null,
+    itemId: null,
+    reason,
+    retryAfterSeconds: 1,
+  };
+}

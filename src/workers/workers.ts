@@ -1,0 +1,52 @@
+import { prune, type PruneCursor } from '../operations/prune.ts';
+import { probeUpstream, sweepParked } from '../operations/sweep-parked.ts';
+import type { Resources } from '../resources.ts';
+import { schedule, type Schedule } from './schedule.ts';
+
+/** How long after upstream answers again the reports that waited for it are delivered, at most. */
+const PROBE_INTERVAL_MS = 2_000;
+/** The backstop for parked reports that a crash left beside an open inbox. */
+const SWEEP_INTERVAL_MS = 10_000;
+const PRUNE_INTERVAL_MS = 60_000;
+
+/** Starts all that is done by the clock; any number of replicas may run it at once. */
+export function startWorkers(resources: Resources): Schedule {
+  let sweepAfter = '';
+  let pruneCursor: PruneCursor = null;
+  const { log } = resources;
+  const schedules = [
+    schedule(
+      'probe upstream',
+      PROBE_INTERVAL_MS,
+      async () => {
+        await probeUpstream(resources);
+        return false;
+      },
+      log,
+    ),
+    schedule(
+      'sweep parked',
+      SWEEP_INTERVAL_MS,
+      async () => {
+        sweepAfter = await sweepParked(resources, sweepAfter);
+        return false;
+      },
+      log,
+    ),
+    schedule(
+      'prune',
+      PRUNE_INTERVAL_MS,
+      async () => {
+        const pass = await prune(resources, pruneCursor);
+        pruneCursor = pass.cursor;
+        return pass.more;
+      },
+      log,
+    ),
+  ];
+  return {
+    stop: async () => {
+      await Promise.all(schedules.map((one) => one.stop()));
+    },
+  };
+}
