@@ -1,15 +1,11 @@
 import net from 'node:net';
 import postgres from 'postgres';
 import { wireTypes } from './column-types.ts';
-import { dial, splitTlsFrom } from './dial.ts';
+import { dial, type Target } from './dial.ts';
 import { StorageUnavailable } from './unavailable.ts';
 
 export interface ConnectionOptions {
-  /**
-   * One host; lists of hosts and `target_session_attrs` are refused. `sslmode` and `sslrootcert`
-   * mean what they mean to libpq; other parameters become settings of the session.
-   */
-  url: string;
+  target: Target;
   /** How long connecting may take, in milliseconds. */
   connectDeadlineMs: number;
   /** Whether statements are prepared on the server. */
@@ -56,8 +52,7 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
   const sockets: net.Socket[] = [];
   let ended: StorageUnavailable | undefined;
 
-  const { url, sslMode, sslRootCert } = splitTlsFrom(options.url);
-  const sql = postgres(url, {
+  const sql = postgres(options.target.url, {
     ssl: false,
     max: 1,
     prepare: options.prepare,
@@ -74,16 +69,9 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
     ...({ socket: connectOnce, onnotify: options.onNotify } as object),
   });
 
-  async function connectOnce(driver: DriverAddress): Promise<net.Socket> {
+  async function connectOnce(): Promise<net.Socket> {
     if (sockets.length > 0 || ended !== undefined) return failedSocket();
-    const address = {
-      path: driver.path || undefined,
-      host: driver.host[0] ?? 'localhost',
-      port: driver.port[0] ?? 5432,
-      sslMode,
-      sslRootCert,
-    };
-    return await dial(address, (socket) => {
+    return await dial(options.target, (socket) => {
       sockets.push(socket);
       socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
       socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
@@ -120,10 +108,6 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
     socket?.once('close', () => clearTimeout(goodbye));
   }
 
-  if ([sql.options.host, sql.options.target_session_attrs ?? []].flat().length > 1) {
-    throw new Error('the database URL names several hosts or target_session_attrs: give one host');
-  }
-
   const deadline = setTimeout(
     () => destroy(new StorageUnavailable('deadline')),
     options.connectDeadlineMs,
@@ -142,13 +126,6 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
   }
 
   return { sql, openedAt: performance.now(), ended: () => ended, guard, destroy, end };
-}
-
-/** What the driver has read from the URL. */
-interface DriverAddress {
-  path: string | false | undefined;
-  host: string[];
-  port: number[];
 }
 
 /** What the driver gets when it would reconnect: a socket that fails as soon as it is listened to. */

@@ -4,6 +4,7 @@ import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres from 'postgres';
 import { arrayLiteral } from './column-types.ts';
 import { isConnectionError, openConnection, type Connection } from './connection.ts';
+import { readDatabaseUrl } from './dial.ts';
 import { startListener, type Listener } from './listen.ts';
 import { openPool, watchDatabase, type Pool, type StoreLog } from './pool.ts';
 import { meaningOf, StorageUnavailable } from './unavailable.ts';
@@ -109,6 +110,7 @@ export interface LaneSql {
 }
 
 export interface DatabaseOptions {
+  /** See `readDatabaseUrl`; further parameters are settings of every session. */
   url: string;
   /** Connections for `run` and `transaction`; default 10. */
   poolSize?: number;
@@ -147,9 +149,10 @@ const lanePlanning = {
   jit: 'off',
 };
 
-/** Prepares access to the database; connections are opened when first needed. */
+/** Prepares access to the database, connecting when first needed; throws on a URL it cannot read. */
 export function openDatabase(options: DatabaseOptions): Database {
-  const { url, log } = options;
+  const { log } = options;
+  const target = readDatabaseUrl(options.url);
   const deadlineMs = options.queryDeadlineMs ?? 4_000;
   const prepare = options.prepare ?? true;
   const heartbeatMs = options.heartbeatMs ?? 5_000;
@@ -167,7 +170,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     onNotify?: (channel: string, payload: string) => void,
   ) =>
     openConnection({
-      url,
+      target,
       connectDeadlineMs,
       prepare,
       settings,

@@ -7,6 +7,7 @@ import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as migrateWithDrizzle } from 'drizzle-orm/postgres-js/migrator';
 import { openConnection, type Connection } from './connection.ts';
 import type { Database } from './database.ts';
+import { readDatabaseUrl } from './dial.ts';
 import type { StoreLog } from './pool.ts';
 import { sqlStateOf, StorageUnavailable } from './unavailable.ts';
 
@@ -180,7 +181,7 @@ async function connectWhenStarted(options: MigrateOptions): Promise<Connection> 
   for (let waiting = false; ; waiting = true) {
     try {
       return await openConnection({
-        url: options.url,
+        target: readDatabaseUrl(options.url),
         connectDeadlineMs: CONNECT_DEADLINE_MS,
         prepare: false,
         settings: {

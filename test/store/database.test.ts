@@ -64,6 +64,30 @@ function open(options: Partial<DatabaseOptions> = {}): Database {
   return fresh;
 }
 
+const shownTimeouts = async (db: Queryable) =>
+  await db.execute(sql`select name, setting::int as ms from pg_settings where name in
+    ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`);
+
+const preparedSelects = async (db: Queryable) =>
+  await db.execute(sql`select statement from pg_prepared_statements
+    where statement like 'select "id"%'`);
+
+/** A batch as ingest makes them: load, decide, write; its statements partly behind functions. */
+const addToCounters = async (on: Database) =>
+  await on.lane(async ({ sql: send, commit }) => {
+    const [locked, loaded] = await Promise.all([
+      send`select id from counters where id = ${1} for update`,
+      (async () => await send`select n from counters where id = ${1}`)(),
+    ]);
+    const write = async () => {
+      await Promise.all([
+        send`update counters set n = n + ${locked.length} where id = ${1}`,
+        send`update counters set n = n + ${loaded.length} where id = ${2}`,
+      ]);
+    };
+    await commit(write());
+  });
+
 const selectOne = async (db: Queryable) => await db.execute(sql`select 1 as one`);
 
 /** The three ways in, each running one statement. */
@@ -386,10 +410,10 @@ describe('time-outs', () => {
   });
 
   test('are set on every connection, below the deadline', async () => {
-    const shown = async (db: Queryable) =>
-      await db.execute(sql`select name, setting::int as ms from pg_settings where name in
-        ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`);
-    const rows = [...(await database.run(shown)), ...(await database.transaction(shown))];
+    const rows = [
+      ...(await database.run(shownTimeouts)),
+      ...(await database.transaction(shownTimeouts)),
+    ];
     expect(rows).toHaveLength(6);
     for (const row of rows) {
       expect(row['ms']).toBeGreaterThan(0);
@@ -414,10 +438,10 @@ describe('time-outs', () => {
   test('when every connection is busy, waiting ends: saturated', async () => {
     database = open({ poolSize: 1 });
     const held = new EventEmitter();
-    let released = false;
+    const state = { released: false };
     const holding = database.transaction(
       async (tx) => {
-        while (!released) {
+        while (!state.released) {
           await sleep(tx, 0.05);
           held.emit('held');
         }
@@ -426,22 +450,17 @@ describe('time-outs', () => {
     );
     await once(held, 'held');
     expect(await unavailable(waysIn.run())).toMatchObject({ code: 'saturated' });
-    released = true;
+    state.released = true;
     await holding;
     expect(await waysIn.run()).toMatchObject([{ one: 1 }]);
   });
 });
 
 describe('what is sent', () => {
-  const prepared = async (db: Queryable) =>
-    await db.execute(
-      sql`select statement from pg_prepared_statements where statement like 'select "id"%'`,
-    );
-
   test('statements of drizzle are prepared once per connection', async () => {
     const rows = await database.transaction(async (tx) => {
       for (const id of [1, 2, 3]) await tx.select().from(values).where(eq(values.id, id));
-      return await prepared(tx);
+      return await preparedSelects(tx);
     });
     expect(rows).toHaveLength(1);
   });
@@ -588,26 +607,11 @@ describe('what is sent', () => {
 });
 
 describe('a lane', () => {
-  const batch = async (on: Database) =>
-    await on.lane(async ({ sql: send, commit }) => {
-      const [locked, loaded] = await Promise.all([
-        send`select id from counters where id = ${1} for update`,
-        (async () => await send`select n from counters where id = ${1}`)(),
-      ]);
-      const write = async () => {
-        await Promise.all([
-          send`update counters set n = n + ${locked.length} where id = ${1}`,
-          send`update counters set n = n + ${loaded.length} where id = ${2}`,
-        ]);
-      };
-      await commit(write());
-    });
-
   test('takes two round trips: begin with what it loads, what it writes with commit', async () => {
     database = open({ lanes: 1 });
-    await batch(database);
+    await addToCounters(database);
     const before = proxy.turns();
-    await batch(database);
+    await addToCounters(database);
     expect(proxy.turns() - before).toBe(2);
     expect([await counter(1), await counter(2)]).toEqual([2, 2]);
   });
@@ -750,6 +754,40 @@ describe('listening', () => {
   });
 });
 
+describe('the database URL', () => {
+  test('is refused at once when it cannot be used, and not repeated', () => {
+    for (const bad of [
+      'postgres://u:secret@a:1,b:2/d',
+      'postgres://u:secret@a,b/d',
+      'u:secret',
+      withParameter('sslmode=nope'),
+      withParameter('target_session_attrs=primary'),
+    ]) {
+      expect(() => open({ url: bad })).toThrow(/^(?!.*secret)/);
+    }
+  });
+
+  test('may name settings of the session', async () => {
+    database = open({ url: withParameter('work_mem=1234kB') });
+    const rows = await database.run((db) => db.execute(sql`show work_mem`));
+    expect(rows).toEqual([{ work_mem: '1234kB' }]);
+  });
+
+  test('may ask for TLS where there is some', async () => {
+    database = open({ url: withParameter('sslmode=prefer') });
+    expect(await waysIn.run()).toMatchObject([{ one: 1 }]);
+  });
+
+  test.for(['fin', 'silence', 'refuse'] as const)(
+    'with TLS a server that answers with %s is unavailable as well',
+    async (fault) => {
+      database = open({ url: withParameter('sslmode=require') });
+      await proxy.set(fault);
+      await unavailable(waysIn.run());
+    },
+  );
+});
+
 describe('closing', () => {
   test('waits for what is under way and refuses what comes', async () => {
     const started = new EventEmitter();
@@ -771,6 +809,13 @@ describe('closing', () => {
     expect(rows).toEqual([{ application_name: 'subagent-inbox' }]);
   });
 });
+
+/** The URL through the proxy with something asked for in it. */
+function withParameter(parameter: string): string {
+  const url = new URL(proxy.url);
+  url.search = parameter;
+  return url.href;
+}
 
 async function sleep(db: Queryable, seconds: number): Promise<void> {
   await db.execute(sql`select pg_sleep(${seconds}::float8)`);
