@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import { HTTPException } from 'hono/http-exception';
 import type { ContentfulStatusCode } from 'hono/utils/http-status';
@@ -40,6 +41,23 @@ export function answerUnrouted(c: Context<Env>, allowed: readonly string[]): Res
   return answerRefusal(c, new Refusal('method_not_allowed', detail));
 }
 
+/** Answers what is not a request that the app could be asked: no Host, or a target that is no URL. */
+export function answerUnreadable(): Response {
+  const { status, title } = REFUSALS.invalid_input;
+  const problem: Problem = {
+    type: '/problems/invalid_input',
+    title,
+    status,
+    detail: 'The Host header or the request target cannot be read.',
+    instance: '/',
+    error: 'invalid_input',
+  };
+  return new Response(JSON.stringify(problem), {
+    status,
+    headers: { 'Content-Type': PROBLEM_TYPE, 'X-Request-Id': randomUUID() },
+  });
+}
+
 function answerRefusal(c: Context<Env>, { code, message, details }: Refusal): Response {
   const problem = problemOf(c, code, message, details);
   if (problem.retry_after_seconds !== undefined) {
@@ -74,12 +92,27 @@ function problemOf(
 function refusalFor(error: unknown, c: Context<Env>): Refusal {
   if (error instanceof Refusal) return error;
   if (isPassing(error)) {
-    c.get('log').warn({ err: error }, 'a request could not be served');
+    c.get('log').warn(lineOf(error, c), 'a request could not be served');
     return new Refusal('unavailable', 'The service cannot do this at the moment; try again.');
   }
   if (error instanceof HTTPException && error.status === 400) {
     return new Refusal('invalid_input', 'The request cannot be read.');
   }
-  c.get('log').error({ err: error }, 'a request failed');
+  c.get('log').error(lineOf(error, c), 'a request failed');
   return new Refusal('internal', `The request failed here; its id is ${c.get('requestId')}.`);
+}
+
+function lineOf(error: unknown, c: Context<Env>): object {
+  return { requestId: c.get('requestId'), err: describe(error) };
+}
+
+/**
+ * Of the error what may be logged: a driver's error carries the row that it is about in further
+ * members, and with it what clients have sent.
+ */
+function describe(error: unknown): object {
+  if (!(error instanceof Error)) return { message: `thrown: ${typeof error}` };
+  const { name, message, stack, cause } = error;
+  const code: unknown = 'code' in error ? error.code : undefined;
+  return { name, message, code, stack, ...(cause === undefined ? {} : { cause: describe(cause) }) };
 }

@@ -8,7 +8,6 @@ export interface Env {
   Variables: {
     requestId: string;
     tenantId: string;
-    /** Names the request in every line. */
     log: Log;
   };
 }

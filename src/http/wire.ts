@@ -193,6 +193,12 @@ const PROBLEM_DESCRIPTIONS = {
 
 type ProblemStatus = keyof typeof PROBLEM_DESCRIPTIONS;
 
+/** The answer of every operation to what its own answers do not say, for the document. */
+export const problemAnswer = {
+  description: 'Any other refusal',
+  content: { [PROBLEM_TYPE]: { schema: { $ref: '#/components/schemas/Problem' } } },
+};
+
 interface ProblemResponse {
   description: string;
   content: { [PROBLEM_TYPE]: { schema: typeof problem } };
