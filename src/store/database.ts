@@ -127,8 +127,8 @@ export interface DatabaseOptions {
 
 /** Conflicts pass quickly: after five attempts it is load, and the client should wait. */
 const TRANSACTION_ATTEMPTS = 5;
-/** Before the second attempt, in milliseconds; doubled for each further one. */
-const RETRY_PAUSE_MS = 5;
+/** Up to this long before the second attempt; doubled for each further one. */
+const RETRY_PAUSE_MS = 10;
 
 /** Part of the deadline after which a further attempt would more likely miss it than succeed. */
 const RETRY_SHARE = 0.5;
@@ -386,7 +386,9 @@ async function pauseBeforeRetry(
   deadline: AbortSignal,
   failure: unknown,
 ): Promise<void> {
-  await pause(RETRY_PAUSE_MS * 2 ** (attempts - 1), undefined, { signal: deadline }).catch(() => {
+  // Two that collided must not come back at the same moment, so it is random.
+  const milliseconds = Math.random() * RETRY_PAUSE_MS * 2 ** (attempts - 1);
+  await pause(milliseconds, undefined, { signal: deadline }).catch(() => {
     throw failure;
   });
 }

@@ -317,20 +317,22 @@ describe('errors of the server', () => {
   });
 
   test('two transactions that deadlock both commit', async () => {
+    // The server looks for deadlocks after a second of waiting: locks must be waited for longer.
+    database = open({ queryDeadlineMs: 8_000 });
     const met = new EventEmitter();
     const both = Promise.all([once(met, '1'), once(met, '2')]);
+    let runs = 0;
     const cross = (first: number, second: number) =>
-      database.transaction(
-        async (tx) => {
-          await tx.execute(sql`update counters set n = n + 1 where id = ${first}`);
-          met.emit(String(first));
-          await both;
-          await tx.execute(sql`update counters set n = n + 1 where id = ${second}`);
-        },
-        { deadlineMs: 10_000 },
-      );
+      database.transaction(async (tx) => {
+        runs++;
+        await tx.execute(sql`update counters set n = n + 1 where id = ${first}`);
+        met.emit(String(first));
+        await both;
+        await tx.execute(sql`update counters set n = n + 1 where id = ${second}`);
+      });
     await Promise.all([cross(1, 2), cross(2, 1)]);
     expect([await counter(1), await counter(2)]).toEqual([2, 2]);
+    expect(runs).toBeGreaterThan(2);
   });
 
   test.for(['53100', '25006', '58030', '53200'])('%s is StorageUnavailable', async (sqlState) => {
