@@ -1,0 +1,117 @@
+import { conflict, invalid, notFound, type Refusal } from './refusal.ts';
+import { isLive, labelFromSnapshot, type WorkStatus } from './work.ts';
+
+/*
+ * What becomes of a dispatch: a parent gives its child a turn of work. Everything that bears on it
+ * has been loaded under the locks of both sessions.
+ */
+
+export interface DispatchRequest {
+  /** null: the name comes from the child's snapshot. */
+  agent: string | null;
+  title: string | null;
+}
+
+/** The parent is the last session of its chain: that is where the results will go. */
+export interface DispatchingParent {
+  id: string;
+  deleted: boolean;
+  closed: boolean;
+  inboxEverOpened: boolean;
+}
+
+export interface DispatchedChild {
+  id: string;
+  described: boolean;
+  deleted: boolean;
+  /** The last session of the chain of its parent; null: it has no parent. */
+  parentTip: string | null;
+  /** The parent descends from it. */
+  isAncestorOfParent: boolean;
+  agentName: string | null;
+  subAgentName: string | null;
+  /** The current entry. */
+  work: { status: WorkStatus; resultDigest: string | null } | null;
+  /** A result of it is parked. */
+  hasParked: boolean;
+}
+
+/** What the child's snapshot gets: its parent, and names if it was not described before. */
+export interface Adoption {
+  parentSessionId: string;
+  names: DispatchRequest | null;
+}
+
+export type DispatchDecision =
+  | { kind: 'refuse'; refusal: Refusal }
+  /** A parked result may become deliverable by this; then the dispatch is decided anew. */
+  | { kind: 'deliver_parked_first'; adoption: Adoption | null; opensInbox: boolean }
+  /** A new entry becomes the child's current one. */
+  | {
+      kind: 'dispatch';
+      agent: string;
+      title: string;
+      /** Of the last result of the turn before. */
+      formerDigest: string | null;
+      adoption: Adoption | null;
+      opensInbox: boolean;
+    };
+
+/** What becomes of the dispatch. */
+export function decideDispatch(
+  request: DispatchRequest,
+  parent: DispatchingParent,
+  child: DispatchedChild,
+): DispatchDecision {
+  if (parent.deleted) return refuse(notFound(`Session ${parent.id}`));
+  if (child.deleted) return refuse(notFound(`Session ${child.id}`));
+  if (child.id === parent.id || (child.parentTip === null && child.isAncestorOfParent)) {
+    return refuse(invalid('child_session_id', 'a session cannot be its own descendant'));
+  }
+  if (child.parentTip !== null && child.parentTip !== parent.id) {
+    return refuse(conflict('parent_mismatch', `Session ${child.id} has another parent.`));
+  }
+  if (parent.closed) {
+    return refuse(conflict('session_closed', `Session ${parent.id} is closed.`));
+  }
+  if (child.work !== null && isLive(child.work.status)) {
+    return refuse(conflict('child_busy', `Session ${child.id} has not ended its current work.`));
+  }
+  const adoption = adoptionOf(request, parent, child);
+  const opensInbox = !parent.inboxEverOpened;
+  if (child.hasParked) {
+    if (adoption === null && !opensInbox) {
+      const detail = `A result of session ${child.id} still waits to be delivered.`;
+      return refuse(conflict('child_busy', detail));
+    }
+    return { kind: 'deliver_parked_first', adoption, opensInbox };
+  }
+  return {
+    kind: 'dispatch',
+    ...namesOf(request, child),
+    formerDigest: child.work?.resultDigest ?? null,
+    adoption,
+    opensInbox,
+  };
+}
+
+function refuse(refusal: Refusal): DispatchDecision {
+  return { kind: 'refuse', refusal };
+}
+
+function adoptionOf(
+  { agent, title }: DispatchRequest,
+  parent: DispatchingParent,
+  child: DispatchedChild,
+): Adoption | null {
+  if (!child.described) return { parentSessionId: parent.id, names: { agent, title } };
+  return child.parentTip === null ? { parentSessionId: parent.id, names: null } : null;
+}
+
+function namesOf(
+  { agent, title }: DispatchRequest,
+  child: DispatchedChild,
+): { agent: string; title: string } {
+  const label = labelFromSnapshot(child);
+  return { agent: agent ?? label.agent, title: title ?? label.title };
+}

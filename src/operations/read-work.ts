@@ -1,0 +1,38 @@
+import { notFound } from '../domain/refusal.ts';
+import type { WorkStatus } from '../domain/work.ts';
+import type { Resources } from '../resources.ts';
+import { selectWork, selectWorkPage, type WorkDetail, type WorkRow } from '../store/work.ts';
+import { inboxesOf } from './ack-items.ts';
+
+export type { WorkDetail, WorkRow };
+
+/** The entry with its whole output and what came too late for it. */
+export async function readWork(
+  resources: Resources,
+  of: { tenantId: string; workId: string },
+): Promise<WorkDetail> {
+  const work = await resources.database.run((db) => selectWork(db, of));
+  if (work === null) throw notFound(`Work ${of.workId}`);
+  return work;
+}
+
+export interface WorkPage {
+  tenantId: string;
+  parentId: string;
+  /** null: whatever their status. */
+  status: WorkStatus | null;
+  /** The id of the entry after which the page begins; null: the newest. */
+  after: string | null;
+  limit: number;
+}
+
+/** A page of what the session and the others of its chain have dispatched, newest first. */
+export async function listWork(
+  resources: Resources,
+  { tenantId, parentId, status, after, limit }: WorkPage,
+): Promise<{ work: WorkRow[]; hasMore: boolean }> {
+  const [parentTip] = await inboxesOf(resources, { tenantId, sessionId: parentId });
+  const page = { tenantId, parentTip, status, before: after, limit: limit + 1 };
+  const rows = await resources.database.run((db) => selectWorkPage(db, page));
+  return { work: rows.slice(0, limit), hasMore: rows.length > limit };
+}
