@@ -9,6 +9,42 @@ CREATE TABLE "assistant_texts" (
 	CONSTRAINT "assistant_texts_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
 );
 --> statement-breakpoint
+CREATE TABLE "delegations" (
+	"tenant_id" text NOT NULL,
+	"delegation_id" text NOT NULL,
+	"origin_session_id" text NOT NULL,
+	"parent_session_id" text NOT NULL,
+	"mode" text NOT NULL,
+	"wakes" boolean NOT NULL,
+	"task_count" integer NOT NULL,
+	"goals" jsonb NOT NULL,
+	"context" text,
+	"toolsets" jsonb,
+	"role" text,
+	"model" text,
+	"session_key" text,
+	"origin_ui_session_id" text,
+	"channel" jsonb,
+	"request" jsonb NOT NULL,
+	"notify_failures" boolean NOT NULL,
+	"created_at" timestamp with time zone NOT NULL,
+	"ended_at" timestamp with time zone,
+	CONSTRAINT "delegations_tenant_id_delegation_id_pk" PRIMARY KEY("tenant_id","delegation_id"),
+	CONSTRAINT "delegations_mode_known" CHECK ("delegations"."mode" in ('background', 'inline'))
+);
+--> statement-breakpoint
+CREATE TABLE "heartbeats" (
+	"tenant_id" text NOT NULL,
+	"child_session_id" text NOT NULL,
+	"work_id" text,
+	"api_calls" bigint,
+	"current_tool" text,
+	"last_activity_at" text,
+	"first_at" timestamp with time zone NOT NULL,
+	"progress_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "heartbeats_tenant_id_child_session_id_pk" PRIMARY KEY("tenant_id","child_session_id")
+);
+--> statement-breakpoint
 CREATE TABLE "idempotency_keys" (
 	"tenant_id" text NOT NULL,
 	"request_key" "bytea" NOT NULL,
@@ -74,6 +110,22 @@ CREATE TABLE "parked_reports" (
 	CONSTRAINT "parked_reports_dead_since" CHECK (("parked_reports"."state" = 'dead') = ("parked_reports"."dead_at" is not null))
 );
 --> statement-breakpoint
+CREATE TABLE "runners" (
+	"tenant_id" text NOT NULL,
+	"runner_id" text NOT NULL,
+	"lease_ms" bigint NOT NULL,
+	"renewed_at" timestamp with time zone NOT NULL,
+	"lost_at" timestamp with time zone,
+	CONSTRAINT "runners_tenant_id_runner_id_pk" PRIMARY KEY("tenant_id","runner_id")
+);
+--> statement-breakpoint
+CREATE TABLE "service_watch" (
+	"tenant_id" text NOT NULL,
+	"observed_at" timestamp with time zone NOT NULL,
+	"uninterrupted_since" timestamp with time zone NOT NULL,
+	CONSTRAINT "service_watch_tenant_id_pk" PRIMARY KEY("tenant_id")
+);
+--> statement-breakpoint
 CREATE TABLE "sessions" (
 	"tenant_id" text NOT NULL,
 	"id" text NOT NULL,
@@ -121,6 +173,22 @@ CREATE TABLE "turn_responses" (
 	CONSTRAINT "turn_responses_tenant_id_child_session_id_response_key_pk" PRIMARY KEY("tenant_id","child_session_id","response_key")
 );
 --> statement-breakpoint
+CREATE TABLE "units" (
+	"tenant_id" text NOT NULL,
+	"unit_id" text NOT NULL,
+	"delegation_id" text NOT NULL,
+	"ordinal" integer NOT NULL,
+	"group_name" text,
+	"task_indexes" jsonb NOT NULL,
+	"status" text NOT NULL,
+	"ended_at" timestamp with time zone,
+	"revision" integer DEFAULT 0 NOT NULL,
+	"last_item_seq" bigint,
+	CONSTRAINT "units_tenant_id_unit_id_pk" PRIMARY KEY("tenant_id","unit_id"),
+	CONSTRAINT "units_status_known" CHECK ("units"."status" in ('running', 'completed', 'failed', 'error', 'timeout', 'interrupted', 'stalled', 'unknown')),
+	CONSTRAINT "units_ended_or_running" CHECK (("units"."ended_at" is null) = ("units"."status" = 'running'))
+);
+--> statement-breakpoint
 CREATE TABLE "work" (
 	"tenant_id" text NOT NULL,
 	"work_id" text NOT NULL,
@@ -143,13 +211,31 @@ CREATE TABLE "work" (
 	"awaits_text" boolean DEFAULT false NOT NULL,
 	"upstream_message_id" text,
 	"late_results" jsonb DEFAULT '[]'::jsonb NOT NULL,
+	"delegation_id" text,
+	"unit_id" text,
+	"task_index" integer,
+	"goal" text,
+	"model" text,
+	"result" jsonb,
+	"retired" boolean DEFAULT false NOT NULL,
+	"due_at" timestamp with time zone,
+	"child_timeout_ms" bigint,
+	"stall" jsonb,
+	"stalled" jsonb,
+	"interrupt_reason" text,
+	"interrupted_at" timestamp with time zone,
+	"grace_ms" bigint,
 	CONSTRAINT "work_tenant_id_work_id_pk" PRIMARY KEY("tenant_id","work_id"),
+	CONSTRAINT "work_task_whole" CHECK (("work"."unit_id" is null) = ("work"."task_index" is null) and ("work"."unit_id" is null) = ("work"."delegation_id" is null)),
+	CONSTRAINT "work_task_result_at_end" CHECK ("work"."unit_id" is null or ("work"."ended_at" is null) = ("work"."result" is null)),
 	CONSTRAINT "work_status_known" CHECK ("work"."status" in ('launching', 'running', 'cancelling', 'stalling', 'completed', 'failed', 'cancelled', 'interrupted', 'stalled', 'timeout', 'error', 'unknown')),
 	CONSTRAINT "work_ended_or_live" CHECK (("work"."ended_at" is null) = ("work"."status" in ('launching', 'running', 'cancelling', 'stalling'))),
-	CONSTRAINT "work_item_per_revision" CHECK (("work"."revision" = 0) = ("work"."last_item_seq" is null))
+	CONSTRAINT "work_item_per_revision" CHECK ("work"."unit_id" is not null or ("work"."revision" = 0) = ("work"."last_item_seq" is null))
 );
 --> statement-breakpoint
 ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
+CREATE INDEX "delegations_by_parent" ON "delegations" USING btree ("parent_session_id","tenant_id","delegation_id");--> statement-breakpoint
+CREATE INDEX "delegations_active" ON "delegations" USING btree ("parent_session_id","tenant_id") WHERE "delegations"."ended_at" is null;--> statement-breakpoint
 CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
@@ -158,17 +244,12 @@ CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent
 CREATE INDEX "parked_reports_to_probe" ON "parked_reports" USING btree ("id") WHERE "parked_reports"."state" = 'parked' and "parked_reports"."reason" in ('snapshot_unavailable', 'output_unavailable');--> statement-breakpoint
 CREATE INDEX "parked_reports_by_state" ON "parked_reports" USING btree ("state","tenant_id","id");--> statement-breakpoint
 CREATE INDEX "sessions_by_parent" ON "sessions" USING btree ("parent_session_id","tenant_id","created_at") WHERE "sessions"."parent_session_id" is not null;--> statement-breakpoint
+CREATE INDEX "sessions_by_runner" ON "sessions" USING btree ("runner_id","tenant_id") WHERE "sessions"."runner_id" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint
 CREATE INDEX "turn_responses_by_work" ON "turn_responses" USING btree ("work_id","tenant_id");--> statement-breakpoint
+CREATE INDEX "units_by_delegation" ON "units" USING btree ("delegation_id","tenant_id","ordinal");--> statement-breakpoint
 CREATE INDEX "work_by_parent" ON "work" USING btree ("parent_session_id","tenant_id","work_id");--> statement-breakpoint
 CREATE INDEX "work_by_child" ON "work" USING btree ("child_session_id","tenant_id");--> statement-breakpoint
--- BY HAND: from here to the end it is migrations/by-hand.sql, which drizzle-kit knows nothing of.
--- Rows that are soon updated in place leave room for it in their page (HOT), and tables that grow
--- to millions of rows are vacuumed and analysed long before a fifth of them has changed.
-ALTER TABLE "sessions" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
-ALTER TABLE "items" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
-ALTER TABLE "work" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
-ALTER TABLE "parked_reports" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
-ALTER TABLE "assistant_texts" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
-ALTER TABLE "turn_responses" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
-ALTER TABLE "idempotency_keys" SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
+CREATE INDEX "work_by_unit" ON "work" USING btree ("unit_id","tenant_id","task_index") WHERE "work"."unit_id" is not null;--> statement-breakpoint
+CREATE INDEX "work_by_delegation" ON "work" USING btree ("delegation_id","tenant_id","task_index") WHERE "work"."delegation_id" is not null;--> statement-breakpoint
+CREATE INDEX "work_due" ON "work" USING btree ("due_at") WHERE "work"."ended_at" is null and "work"."due_at" is not null;

@@ -1,12 +1,8 @@
 import { createHash } from 'node:crypto';
 import { decide, type Decision, type Report, type WorkState } from '../domain/report.ts';
 import type { Resources } from '../resources.ts';
-import {
-  batchStatements,
-  lockAndLoad,
-  type BatchWrites,
-  type LoadedReport,
-} from '../store/report-batch.ts';
+import { lockAndLoad, type LoadedReport } from '../store/report-load.ts';
+import { batchStatements, type BatchWrites } from '../store/report-write.ts';
 
 /*
  * One transaction for a batch of reports, at most one a child: lock and load, decide, write and

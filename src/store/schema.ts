@@ -72,6 +72,9 @@ export const sessions = pgTable(
     index('sessions_by_parent')
       .on(t.parentSessionId, t.tenantId, t.createdAt)
       .where(sql`${t.parentSessionId} is not null`),
+    index('sessions_by_runner')
+      .on(t.runnerId, t.tenantId)
+      .where(sql`${t.runnerId} is not null`),
     index('sessions_by_tip')
       .on(t.tipSessionId, t.tenantId)
       .where(sql`${t.tipSessionId} is not null`),
@@ -123,11 +126,50 @@ export const work = pgTable(
     upstreamMessageId: text('upstream_message_id'),
     /** Results that came after the end and add nothing to the inbox, oldest first. */
     lateResults: jsonb('late_results').$type<LateResult[]>().notNull().default([]),
+
+    /** A task of a delegation: its result joins its unit's, and no item of its own is delivered. */
+    delegationId: text('delegation_id'),
+    unitId: text('unit_id'),
+    taskIndex: integer('task_index'),
+    goal: text('goal'),
+    model: text('model'),
+    /** The result of a task, as the unit's item shows it. */
+    result: jsonb('result').$type<Record<string, unknown>>(),
+    /** Its child was deleted: it counts for its unit, and for no session that comes after. */
+    retired: boolean('retired').notNull().default(false),
+
+    /** No clock of this entry runs out before: a lower bound, moved only when it has passed. */
+    dueAt: instant('due_at'),
+    childTimeoutMs: bigint('child_timeout_ms', { mode: 'number' }),
+    stall: jsonb('stall').$type<{ idleMs: number; inToolMs: number; graceMs: number }>(),
+    /** What the stall was when it was seen. */
+    stalled: jsonb('stalled').$type<Record<string, unknown>>(),
+    /** Why the runner is asked to stop the child; null: it is not. */
+    interruptReason: text('interrupt_reason'),
+    interruptedAt: instant('interrupted_at'),
+    graceMs: bigint('grace_ms', { mode: 'number' }),
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.workId] }),
     index('work_by_parent').on(t.parentSessionId, t.tenantId, t.workId),
     index('work_by_child').on(t.childSessionId, t.tenantId),
+    index('work_by_unit')
+      .on(t.unitId, t.tenantId, t.taskIndex)
+      .where(sql`${t.unitId} is not null`),
+    index('work_by_delegation')
+      .on(t.delegationId, t.tenantId, t.taskIndex)
+      .where(sql`${t.delegationId} is not null`),
+    index('work_due')
+      .on(t.dueAt)
+      .where(sql`${t.endedAt} is null and ${t.dueAt} is not null`),
+    check(
+      'work_task_whole',
+      sql`(${t.unitId} is null) = (${t.taskIndex} is null) and (${t.unitId} is null) = (${t.delegationId} is null)`,
+    ),
+    check(
+      'work_task_result_at_end',
+      sql`${t.unitId} is null or (${t.endedAt} is null) = (${t.result} is null)`,
+    ),
     check(
       'work_status_known',
       sql`${t.status} in ('launching', 'running', 'cancelling', 'stalling', 'completed', 'failed', 'cancelled', 'interrupted', 'stalled', 'timeout', 'error', 'unknown')`,
@@ -136,7 +178,10 @@ export const work = pgTable(
       'work_ended_or_live',
       sql`(${t.endedAt} is null) = (${t.status} in ('launching', 'running', 'cancelling', 'stalling'))`,
     ),
-    check('work_item_per_revision', sql`(${t.revision} = 0) = (${t.lastItemSeq} is null)`),
+    check(
+      'work_item_per_revision',
+      sql`${t.unitId} is not null or (${t.revision} = 0) = (${t.lastItemSeq} is null)`,
+    ),
   ],
 );
 
@@ -296,4 +341,111 @@ export const idempotencyKeys = pgTable(
     primaryKey({ columns: [t.tenantId, t.requestKey] }),
     index('idempotency_keys_by_age').on(t.createdAt),
   ],
+);
+
+/** One row a call: what was asked for, and what its items repeat. Ends with its last unit. */
+export const delegations = pgTable(
+  'delegations',
+  {
+    tenantId,
+    delegationId: text('delegation_id').notNull(),
+    /** The session that was asked, and the one that the results go to: the end of its chain then. */
+    originSessionId: text('origin_session_id').notNull(),
+    parentSessionId: text('parent_session_id').notNull(),
+    mode: text('mode').notNull(),
+    /** false: its items are delivered without a wake. */
+    wakes: boolean('wakes').notNull(),
+    taskCount: integer('task_count').notNull(),
+    goals: jsonb('goals').$type<string[]>().notNull(),
+    context: text('context'),
+    toolsets: jsonb('toolsets').$type<unknown>(),
+    role: text('role'),
+    model: text('model'),
+    sessionKey: text('session_key'),
+    originUiSessionId: text('origin_ui_session_id'),
+    channel: jsonb('channel').$type<Record<string, unknown>>(),
+    /** The other fields of the request, as it had them. */
+    request: jsonb('request').$type<Record<string, unknown>>().notNull(),
+    notifyFailures: boolean('notify_failures').notNull(),
+    createdAt: instant('created_at').notNull(),
+    endedAt: instant('ended_at'),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.delegationId] }),
+    index('delegations_by_parent').on(t.parentSessionId, t.tenantId, t.delegationId),
+    /** What is counted against the capacity. */
+    index('delegations_active')
+      .on(t.parentSessionId, t.tenantId)
+      .where(sql`${t.endedAt} is null`),
+    check('delegations_mode_known', sql`${t.mode} in ('background', 'inline')`),
+  ],
+);
+
+/** The tasks of a call whose results are delivered together. Its row is the lock of their join. */
+export const units = pgTable(
+  'units',
+  {
+    tenantId,
+    unitId: text('unit_id').notNull(),
+    delegationId: text('delegation_id').notNull(),
+    ordinal: integer('ordinal').notNull(),
+    groupName: text('group_name'),
+    taskIndexes: jsonb('task_indexes').$type<number[]>().notNull(),
+    status: text('status').notNull(),
+    endedAt: instant('ended_at'),
+    revision: integer('revision').notNull().default(0),
+    lastItemSeq: bigint('last_item_seq', { mode: 'number' }),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.unitId] }),
+    index('units_by_delegation').on(t.delegationId, t.tenantId, t.ordinal),
+    check(
+      'units_status_known',
+      sql`${t.status} in ('running', 'completed', 'failed', 'error', 'timeout', 'interrupted', 'stalled', 'unknown')`,
+    ),
+    check('units_ended_or_running', sql`(${t.endedAt} is null) = (${t.status} = 'running')`),
+  ],
+);
+
+/**
+ * The newest sign of life of each child: narrow, updated in place, in no index. `progress_at` is
+ * when the last change arrived here; the runner's own times are only compared with each other.
+ */
+export const heartbeats = pgTable(
+  'heartbeats',
+  {
+    tenantId,
+    childSessionId: text('child_session_id').notNull(),
+    workId: text('work_id'),
+    apiCalls: bigint('api_calls', { mode: 'number' }),
+    currentTool: text('current_tool'),
+    lastActivityAt: text('last_activity_at'),
+    firstAt: instant('first_at').notNull(),
+    progressAt: instant('progress_at').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.childSessionId] })],
+);
+
+/** The leases of runner nodes; `lost_at` is set when one has run out, until it is renewed. */
+export const runners = pgTable(
+  'runners',
+  {
+    tenantId,
+    runnerId: text('runner_id').notNull(),
+    leaseMs: bigint('lease_ms', { mode: 'number' }).notNull(),
+    renewedAt: instant('renewed_at').notNull(),
+    lostAt: instant('lost_at'),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.runnerId] })],
+);
+
+/** What the service knows of its own presence: nothing is judged for a time that nobody watched. */
+export const serviceWatch = pgTable(
+  'service_watch',
+  {
+    tenantId,
+    observedAt: instant('observed_at').notNull(),
+    uninterruptedSince: instant('uninterrupted_since').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId] })],
 );
