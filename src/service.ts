@@ -1,5 +1,4 @@
 import { setTimeout as pause } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { createApp } from './app.ts';
 import type { Config } from './config.ts';
 import type { Unready } from './http/operations.ts';
@@ -13,13 +12,11 @@ import type { Log } from './platform/log.ts';
 import { isLoopbackAddress } from './platform/loopback.ts';
 import { createMetrics } from './platform/metrics.ts';
 import { createUpstream } from './platform/upstream.ts';
+import { MIGRATIONS } from './migrations.ts';
 import type { Resources } from './resources.ts';
 import { openDatabase, type Database } from './store/database.ts';
 import { migrate, migrationsState } from './store/migrate.ts';
 import { startWorkers } from './workers/workers.ts';
-
-/** Where the migrations are, both for `src` and for `dist`. */
-export const MIGRATIONS = fileURLToPath(new URL('../migrations', import.meta.url));
 
 export interface ServiceOptions {
   config: Config;
