@@ -1,0 +1,41 @@
+import type { UpstreamText } from '../domain/report.ts';
+import { describeFromUpstream, patchFromUpstream } from '../domain/snapshot.ts';
+import { storable } from '../domain/text.ts';
+import type { Resources } from '../resources.ts';
+import type { SessionKey } from '../store/sessions.ts';
+import { writeSnapshot } from './write-snapshot.ts';
+
+/**
+ * Asks upstream for a session that is not known here and stores what it says. `absent`: there is
+ * none; `unavailable`: upstream cannot say at the moment. Without an upstream nothing is there.
+ */
+export async function lookUpSession(
+  resources: Resources,
+  key: SessionKey,
+): Promise<'stored' | 'absent' | 'unavailable'> {
+  if (resources.upstream === null) return 'absent';
+  const answer = await resources.upstream.readSession(key.sessionId);
+  if (answer.kind !== 'found') return answer.kind;
+  await writeSnapshot(resources, {
+    ...key,
+    patch: patchFromUpstream(answer.value),
+    decide: describeFromUpstream,
+  });
+  return 'stored';
+}
+
+/** Asks upstream for the newest text that the assistant of this session wrote. */
+export async function lookUpText(resources: Resources, key: SessionKey): Promise<UpstreamText> {
+  if (resources.upstream === null) return { kind: 'none' };
+  const answer = await resources.upstream.readAssistantMessage(key.sessionId);
+  switch (answer.kind) {
+    case 'found': {
+      const { id, text } = answer.value;
+      return { kind: 'found', messageId: id === null ? null : storable(id), text: storable(text) };
+    }
+    case 'absent':
+      return { kind: 'none' };
+    case 'unavailable':
+      return { kind: 'unavailable' };
+  }
+}

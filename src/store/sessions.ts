@@ -1,0 +1,483 @@
+import { and, desc, eq, getTableColumns, ne, sql } from 'drizzle-orm';
+import type { SessionStatus } from '../domain/session.ts';
+import type { Snapshot } from '../domain/snapshot.ts';
+import type { WorkStatus } from '../domain/work.ts';
+import type { Queryable } from './database.ts';
+import { assistantTexts, parkedReports, sessions, work } from './schema.ts';
+import type { WorkRow } from './work.ts';
+
+/*
+ * The statements on sessions outside of the ingest. Whoever changes what others decide by (a parent,
+ * a chain, an inbox, a deletion) locks all rows that it touches with `lockSessions`, once, and reads
+ * again behind it.
+ */
+
+export interface SessionKey {
+  tenantId: string;
+  sessionId: string;
+}
+
+export type SessionRow = typeof sessions.$inferSelect & { status: SessionStatus };
+
+/** What a session loses when it is deleted. Its place in a chain stays: others go on through it. */
+const CLEARED = {
+  describedAt: null,
+  parentSessionId: null,
+  agentId: null,
+  agentName: null,
+  subAgentName: null,
+  title: null,
+  workspace: null,
+  runnerId: null,
+  channel: null,
+  maxConcurrent: null,
+  status: 'idle',
+  backgroundTaskCount: 0,
+  blockedOn: null,
+  errorCode: null,
+  errorMessage: null,
+  responseId: null,
+  closedAt: null,
+  endReason: null,
+  inboxOpenedAt: null,
+  inboxClosedAt: null,
+  currentWorkId: null,
+  lastReport: null,
+  ranSinceResult: false,
+} satisfies Partial<typeof sessions.$inferInsert>;
+
+// ---- reading
+
+/** The session's row, be it a stub or deleted; null if it was never named. */
+export async function selectSession(db: Queryable, key: SessionKey): Promise<SessionRow | null> {
+  const rows = await db.select().from(sessions).where(hasKey(key));
+  return (rows[0] as SessionRow | undefined) ?? null;
+}
+
+/** A session with what is shown of it besides its own row. */
+export interface ShownSession {
+  session: SessionRow;
+  /** The topmost session to which its parents lead. */
+  rootSessionId: string;
+  /** The inbox in which the items for it lie: that of the last session of its chain. */
+  inboxOpenedAt: number | null;
+  inboxClosedAt: number | null;
+  pending: number;
+  /** Its current work entry. */
+  work: WorkRow | null;
+}
+
+/** The session and what is shown with it, if it is known; null for a stub and a deleted one. */
+export async function selectShownSession(
+  db: Queryable,
+  key: SessionKey,
+): Promise<ShownSession | null> {
+  const tip = sql`coalesce(${sessions.tipSessionId}, ${sessions.id})`;
+  const ofTip = (column: string) => sql<number | null>`(
+    select t.${sql.identifier(column)} from sessions t
+    where t.tenant_id = ${sessions.tenantId} and t.id = ${tip})`;
+  const rows = await db
+    .select({
+      session: getTableColumns(sessions),
+      rootSessionId: sql<string>`(
+        with recursive up(id) as (
+          select ${sessions.id}
+          union
+          select s.parent_session_id from up join sessions s
+            on s.tenant_id = ${sessions.tenantId} and s.id = up.id
+          where s.parent_session_id is not null
+        )
+        select up.id from up left join sessions s
+          on s.tenant_id = ${sessions.tenantId} and s.id = up.id
+        where coalesce(s.parent_session_id, up.id) = up.id limit 1)`,
+      inboxOpenedAt: ofTip('inbox_opened_at'),
+      inboxClosedAt: ofTip('inbox_closed_at'),
+      pending: sql<number>`(
+        select count(*)::int from items i
+        where i.tenant_id = ${sessions.tenantId} and i.session_id = ${tip}
+          and i.acked_at is null)`,
+      work: getTableColumns(work),
+    })
+    .from(sessions)
+    .leftJoin(
+      work,
+      and(eq(work.tenantId, sessions.tenantId), eq(work.workId, sessions.currentWorkId)),
+    )
+    .where(and(hasKey(key), sql`${sessions.describedAt} is not null`));
+  return (rows[0] as ShownSession | undefined) ?? null;
+}
+
+/** A child as its parent's list shows it. */
+export interface ShownChild {
+  id: string;
+  agentId: string | null;
+  title: string | null;
+  status: SessionStatus;
+  errorCode: string | null;
+  errorMessage: string | null;
+  /** Of its current work entry. */
+  workStatus: WorkStatus | null;
+  /** The first 4,000 code points of its newest assistant text. */
+  messageStart: string | null;
+}
+
+/** A page of direct children, newest first; the own parent of itself is no child. */
+export async function selectChildren(
+  db: Queryable,
+  page: SessionKey & { after: { createdAt: number; id: string } | null; limit: number },
+): Promise<ShownChild[]> {
+  const { after } = page;
+  const rows = await db
+    .select({
+      id: sessions.id,
+      agentId: sessions.agentId,
+      title: sessions.title,
+      status: sessions.status,
+      errorCode: sessions.errorCode,
+      errorMessage: sessions.errorMessage,
+      workStatus: work.status,
+      messageStart: sql<string | null>`left(${assistantTexts.text}, 4000)`,
+    })
+    .from(sessions)
+    .leftJoin(
+      work,
+      and(eq(work.tenantId, sessions.tenantId), eq(work.workId, sessions.currentWorkId)),
+    )
+    .leftJoin(
+      assistantTexts,
+      and(
+        eq(assistantTexts.tenantId, sessions.tenantId),
+        eq(assistantTexts.sessionId, sessions.id),
+      ),
+    )
+    .where(
+      and(
+        eq(sessions.tenantId, page.tenantId),
+        eq(sessions.parentSessionId, page.sessionId),
+        ne(sessions.id, page.sessionId),
+        after === null
+          ? undefined
+          : sql`(${sessions.createdAt}, ${sessions.id})
+              < (${after.createdAt}::timestamptz, ${after.id})`,
+      ),
+    )
+    .orderBy(desc(sessions.createdAt), desc(sessions.id))
+    .limit(page.limit);
+  return rows as ShownChild[];
+}
+
+/** The topmost ancestor of a session, and whether another one is among them or is itself. */
+export async function selectAncestry(
+  db: Queryable,
+  of: SessionKey & { soughtId: string },
+): Promise<{ rootId: string; passesSought: boolean }> {
+  const rows = await db.execute<{ rootId: string; passesSought: boolean }>(sql`
+    with recursive up(id) as (
+      select ${of.sessionId}::text
+      union
+      select s.parent_session_id from up
+      join sessions s on s.tenant_id = ${of.tenantId} and s.id = up.id
+      where s.parent_session_id is not null
+    )
+    select exists (select 1 from up where id = ${of.soughtId}) as "passesSought",
+      (select up.id from up
+        left join sessions s on s.tenant_id = ${of.tenantId} and s.id = up.id
+        where coalesce(s.parent_session_id, up.id) = up.id limit 1) as "rootId"`);
+  const [row] = rows;
+  if (row === undefined) throw new Error('an aggregate answers one row');
+  return row;
+}
+
+/** The sessions whose chains pass through this one on their way to `tipId`. */
+export async function selectPredecessors(
+  db: Queryable,
+  of: SessionKey & { tipId: string },
+): Promise<string[]> {
+  const rows = await db.execute<{ id: string }>(sql`
+    with recursive before(id) as (
+      select s.id from sessions s
+      where s.tenant_id = ${of.tenantId} and s.tip_session_id = ${of.tipId}
+        and s.continued_as = ${of.sessionId}
+      union
+      select s.id from before
+      join sessions s on s.tenant_id = ${of.tenantId} and s.tip_session_id = ${of.tipId}
+        and s.continued_as = before.id
+    )
+    select id from before`);
+  return rows.map(({ id }) => id);
+}
+
+/**
+ * The session, unless it was deleted, and its descendants, the deepest first, at most `limit`: taken
+ * away in this order, what is left is always a whole tree.
+ */
+export async function selectDeepestOfTree(
+  db: Queryable,
+  of: SessionKey & { limit: number },
+): Promise<string[]> {
+  const rows = await db.execute<{ id: string }>(sql`
+    with recursive tree(id, depth) as (
+      select s.id, 0 from sessions s
+      where s.tenant_id = ${of.tenantId} and s.id = ${of.sessionId} and s.deleted_at is null
+      union all
+      select s.id, tree.depth + 1 from tree
+      join sessions s on s.parent_session_id = tree.id and s.tenant_id = ${of.tenantId}
+        and s.id <> tree.id
+    )
+    select id from tree order by depth desc, id limit ${of.limit}`);
+  return rows.map(({ id }) => id);
+}
+
+// ---- locking
+
+/** Makes stubs of those that were never named, in id order; answers which it made. */
+export async function insertStubs(
+  tx: Queryable,
+  stubs: { tenantId: string; ids: string[]; now: number },
+): Promise<string[]> {
+  const rows = await tx.execute<{ id: string }>(sql`
+    insert into sessions (tenant_id, id, created_at)
+    select ${stubs.tenantId}, n.id, ${stubs.now}::timestamptz
+    from unnest(${sql.param(stubs.ids)}::text[]) as n(id) order by n.id
+    on conflict do nothing returning id`);
+  return rows.map(({ id }) => id);
+}
+
+/** Locks the rows of these sessions against reports, deliveries and each other, in id order. */
+export async function lockSessions(
+  tx: Queryable,
+  rows: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    select 1 from sessions where tenant_id = ${rows.tenantId}
+      and id = any(${sql.param(rows.ids)}::text[])
+    order by tenant_id, id for update`);
+}
+
+// ---- writing: under the locks
+
+/** Writes what is said of the session; with `tipId`, the last session of its chain. */
+export async function updateSnapshot(
+  tx: Queryable,
+  { tenantId, sessionId, snapshot, tipId }: SessionKey & { snapshot: Snapshot; tipId: string },
+): Promise<void> {
+  await tx
+    .update(sessions)
+    .set(snapshotColumns(snapshot, tipId))
+    .where(hasKey({ tenantId, sessionId }));
+}
+
+/** The same for a stub that becomes known by it: created now, whatever it had as a stub stays. */
+export async function describeStub(
+  tx: Queryable,
+  to: SessionKey & { snapshot: Snapshot; tipId: string; now: number },
+): Promise<void> {
+  await tx
+    .update(sessions)
+    .set({ ...snapshotColumns(to.snapshot, to.tipId), createdAt: to.now, describedAt: to.now })
+    .where(hasKey(to));
+}
+
+/** The same for a deleted session, which begins anew. */
+export async function recreateSession(
+  tx: Queryable,
+  to: SessionKey & { snapshot: Snapshot; tipId: string; now: number },
+): Promise<void> {
+  await tx
+    .update(sessions)
+    .set({
+      ...CLEARED,
+      ...snapshotColumns(to.snapshot, to.tipId),
+      createdAt: to.now,
+      describedAt: to.now,
+      deletedAt: null,
+    })
+    .where(hasKey(to));
+}
+
+function snapshotColumns(snapshot: Snapshot, tipId: string) {
+  return {
+    ...snapshot,
+    channel: snapshot.channel === null ? null : { ...snapshot.channel },
+    tipSessionId: snapshot.continuedAs === null ? null : tipId,
+  };
+}
+
+/** Sets the last session of these sessions' chains. */
+export async function updateTips(
+  tx: Queryable,
+  { tenantId, ids, tipId }: { tenantId: string; ids: string[]; tipId: string },
+): Promise<void> {
+  await tx.update(sessions).set({ tipSessionId: tipId }).where(hasAnyKey({ tenantId, ids }));
+}
+
+/** Opens the session's inbox. */
+export async function openSessionInbox(
+  tx: Queryable,
+  { now, ...key }: SessionKey & { now: number },
+): Promise<void> {
+  await tx.update(sessions).set({ inboxOpenedAt: now, inboxClosedAt: null }).where(hasKey(key));
+}
+
+/**
+ * Moves items that are not acked into another session's inbox, free to be read there: those of
+ * children of the `ownerIds`, or, with `owners` 'all', all there are. Says how many.
+ *
+ * A child that was deleted since is known by its items only: those stay where they are, but for 'all'.
+ */
+export async function moveUnreadItems(
+  tx: Queryable,
+  move: {
+    tenantId: string;
+    fromId: string;
+    toId: string;
+    owners: 'all' | 'named';
+    ownerIds: string[];
+  },
+): Promise<number> {
+  const rows = await tx.execute<{ moved: number }>(sql`
+    with moving as (
+      select i.seq from items i
+      where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
+        and i.acked_at is null and (${move.owners} = 'all' or coalesce(
+          (select c.parent_session_id from sessions c
+            where c.tenant_id = i.tenant_id and c.id = i.child_session_id),
+          (select w.parent_session_id from work w
+            where w.tenant_id = i.tenant_id and w.work_id = i.work_id)
+        ) = any(${sql.param(move.ownerIds)}::text[]))
+      order by i.seq for update of i
+    ), moved as (
+      update items i set session_id = ${move.toId}, leased_until = null from moving
+      where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
+        and i.seq = moving.seq
+      returning 1
+    )
+    select count(*)::int as moved from moved`);
+  return rows[0]?.moved ?? 0;
+}
+
+/** Leaves nothing of these sessions but a marker. */
+export async function markSessionsDeleted(
+  tx: Queryable,
+  { now, ...rows }: { tenantId: string; ids: string[]; now: number },
+): Promise<void> {
+  await tx
+    .update(sessions)
+    .set({ ...CLEARED, deletedAt: now })
+    .where(hasAnyKey(rows));
+}
+
+// ---- what goes with a deleted session
+
+/** Deletes the work of these children, and with it what is known of their turns. */
+export async function deleteWorkOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx
+    .delete(work)
+    .where(
+      and(
+        eq(work.tenantId, of.tenantId),
+        sql`${work.childSessionId} = any(${sql.param(of.ids)}::text[])`,
+      ),
+    );
+}
+
+/** Deletes the newest assistant texts of these sessions. */
+export async function deleteAssistantTextsOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx
+    .delete(assistantTexts)
+    .where(
+      and(
+        eq(assistantTexts.tenantId, of.tenantId),
+        sql`${assistantTexts.sessionId} = any(${sql.param(of.ids)}::text[])`,
+      ),
+    );
+}
+
+/** Deletes at most `limit` items from the inboxes of these sessions; says how many. */
+export async function deleteItemsOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[]; limit: number },
+): Promise<number> {
+  const rows = await tx.execute<{ deleted: number }>(sql`
+    with doomed as (
+      select session_id, seq from items
+      where tenant_id = ${of.tenantId} and session_id = any(${sql.param(of.ids)}::text[])
+      order by session_id, seq limit ${of.limit} for update
+    ), deleted as (
+      delete from items i using doomed d
+      where i.tenant_id = ${of.tenantId} and i.session_id = d.session_id and i.seq = d.seq
+      returning 1
+    )
+    select count(*)::int as deleted from deleted`);
+  return rows[0]?.deleted ?? 0;
+}
+
+/** Turns the parked reports of these children into dead letters. */
+export async function buryParkedOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[]; now: number },
+): Promise<void> {
+  await tx
+    .update(parkedReports)
+    .set({ state: 'dead', reason: 'parent_gone', deadAt: of.now })
+    .where(
+      and(
+        eq(parkedReports.tenantId, of.tenantId),
+        eq(parkedReports.state, 'parked'),
+        sql`${parkedReports.childSessionId} = any(${sql.param(of.ids)}::text[])`,
+      ),
+    );
+}
+
+/**
+ * Sets the dead letters of a session that begins anew apart from the reports to come: their turns
+ * become negative, below those that were set apart before.
+ */
+export async function setDeadLettersApart(
+  tx: Queryable,
+  { tenantId, sessionId }: SessionKey,
+): Promise<void> {
+  await tx.execute(sql`
+    update parked_reports k set turn = k.turn - r.shift
+    from (
+      select max(turn) - least(min(turn), 0) + 1 as shift from parked_reports
+      where tenant_id = ${tenantId} and child_session_id = ${sessionId}
+    ) r
+    where k.tenant_id = ${tenantId} and k.child_session_id = ${sessionId}`);
+}
+
+/**
+ * Removes the markers of sessions that were deleted before `deletedBefore`, at most `limit`; says how
+ * many. Those stay that a session which lives names as its parent, or goes on as or through.
+ */
+export async function deleteOldMarkers(
+  db: Queryable,
+  to: { deletedBefore: number; limit: number },
+): Promise<number> {
+  const rows = await db.execute(sql`
+    delete from sessions where (tenant_id, id) in (
+      select s.tenant_id, s.id from sessions s
+      where s.deleted_at < ${to.deletedBefore}::timestamptz
+        and not exists (select 1 from sessions c
+          where c.parent_session_id = s.id and c.tenant_id = s.tenant_id)
+        and not exists (select 1 from sessions c
+          where c.tip_session_id = coalesce(s.tip_session_id, s.id) and c.tenant_id = s.tenant_id
+            and (c.continued_as = s.id or c.tip_session_id = s.id))
+      order by s.deleted_at limit ${to.limit} for update skip locked)
+    returning 1`);
+  return rows.length;
+}
+
+function hasKey({ tenantId, sessionId }: SessionKey) {
+  return and(eq(sessions.tenantId, tenantId), eq(sessions.id, sessionId));
+}
+
+function hasAnyKey({ tenantId, ids }: { tenantId: string; ids: string[] }) {
+  return and(eq(sessions.tenantId, tenantId), sql`${sessions.id} = any(${sql.param(ids)}::text[])`);
+}
