@@ -8,6 +8,7 @@ import { operationsRoutes, type Unready } from './http/operations.ts';
 import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
 import { createRouter, type Env } from './http/router.ts';
+import { sessionRoutes } from './http/sessions.ts';
 import { isLoopbackHost, isLoopbackOrigin } from './platform/loopback.ts';
 import type { Resources } from './resources.ts';
 
@@ -49,6 +50,7 @@ export function createApp(resources: Resources, options: AppOptions) {
     observe(c, resources, performance.now() - startedAt);
   });
 
+  app.route('/v1', sessionRoutes(resources));
   app.route('/v1', eventRoutes(resources));
   app.route('/v1', parkedRoutes(resources));
   app.route(

@@ -113,7 +113,6 @@ const putResponses = {
 /** `/sessions/{id}`, `POST /sessions` and the list of children: who the sessions are. */
 export function sessionRoutes(resources: Resources) {
   const routes = createRouter();
-  const keyOf = (c: Context<Env>, id: string) => ({ tenantId: c.get('tenantId'), sessionId: id });
 
   async function put(c: Context<Env>, id: string, said: z.output<typeof snapshotBody>) {
     const of = { ...keyOf(c, id), patch: patchOf(said) };
@@ -215,6 +214,10 @@ export function sessionRoutes(resources: Resources) {
   );
 
   return routes;
+}
+
+function keyOf(c: Context<Env>, id: string) {
+  return { tenantId: c.get('tenantId'), sessionId: id };
 }
 
 function patchOf(said: z.output<typeof snapshotBody>): SnapshotPatch {
