@@ -9,6 +9,7 @@ import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
 import { createRouter, type Env } from './http/router.ts';
 import { sessionRoutes } from './http/sessions.ts';
+import { sessionRoutes } from './http/sessions.ts';
 import { isLoopbackHost, isLoopbackOrigin } from './platform/loopback.ts';
 import type { Resources } from './resources.ts';
 
@@ -51,8 +52,9 @@ export function createApp(resources: Resources, options: AppOptions) {
   });
 
   app.route('/v1', sessionRoutes(resources));
-  app.route('/v1', eventRoutes(resources));
-  app.route('/v1', parkedRoutes(resources));
+  for (const routes of [eventRoutes, parkedRoutes, sessionRoutes]) {
+    app.route('/v1', routes(resources));
+  }
   app.route(
     '/',
     operationsRoutes(resources, {

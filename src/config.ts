@@ -118,6 +118,9 @@ export class ConfigError extends Error {
 
 /** Reads the settings; throws ConfigError for the first that is wrong. */
 export function readConfig(env: Record<string, string | undefined> = process.env): Config {
+  if (env['PARKED_RETENTION']) {
+    throw new ConfigError('PARKED_RETENTION: is set in days, as PARKED_RETENTION_DAYS');
+  }
   const given = Object.entries(env).filter(([, value]) => value !== undefined && value !== '');
   const result = settings.safeParse(Object.fromEntries(given));
   if (!result.success) {

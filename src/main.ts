@@ -68,7 +68,7 @@ async function startEmbedded({ dataDir }: Config, log: Log): Promise<EmbeddedPos
   return embedded;
 }
 
-/** One line for what whoever starts the service can put right; a stack only for defects. */
+/** One line that names what is wrong, for whoever starts the service. */
 function explain(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   if (error instanceof ConfigError) return error.message;

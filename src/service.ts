@@ -64,9 +64,10 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       const endAt = performance.now() + withinMs;
       draining = true;
       resources.waiters.release();
-      await Promise.all([workers.stop(), pause(drainMs)]);
+      const passesEnded = workers.stop();
+      await pause(drainMs);
       await http.stop(Math.max(0, endAt - performance.now()));
-      await ears.stop();
+      await Promise.all([passesEnded, ears.stop()]);
       await database.close();
     };
     return { url: http.url, resources, stop };
