@@ -26,8 +26,6 @@ export interface DispatchedChild {
   deleted: boolean;
   /** The last session of the chain of its parent; null: it has no parent. */
   parentTip: string | null;
-  /** The parent descends from it. */
-  isAncestorOfParent: boolean;
   agentName: string | null;
   subAgentName: string | null;
   /** The current entry. */
@@ -57,16 +55,17 @@ export type DispatchDecision =
       opensInbox: boolean;
     };
 
-/** What becomes of the dispatch. */
+/** What becomes of the dispatch. `parentDescends`: the child is the parent, or its ancestor. */
 export function decideDispatch(
   request: DispatchRequest,
   parent: DispatchingParent,
   child: DispatchedChild,
+  parentDescends: boolean,
 ): DispatchDecision {
   if (parent.deleted) return refuse(notFound(`Session ${parent.id}`));
   if (child.deleted) return refuse(notFound(`Session ${child.id}`));
-  if (child.id === parent.id || (child.parentTip === null && child.isAncestorOfParent)) {
-    return refuse(invalid('child_session_id', 'a session cannot be its own descendant'));
+  if (parentDescends) {
+    return refuse(invalid('child_session_id', 'the parent descends from this session'));
   }
   if (child.parentTip !== null && child.parentTip !== parent.id) {
     return refuse(conflict('parent_mismatch', `Session ${child.id} has another parent.`));

@@ -1,7 +1,8 @@
 import { decideDispatch, type DispatchDecision } from '../domain/dispatch.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
-import { insertStubs, setInboxOpened } from '../store/inboxes.ts';
+import { setInboxOpened } from '../store/inboxes.ts';
+import { insertStubs, selectAncestry } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import {
   adoptChild,
@@ -86,16 +87,26 @@ async function decideAndWrite(
 
 async function lockAndDecide(
   tx: Queryable,
-  { tenantId, parentId, childId, agent, title }: Dispatch,
+  dispatch: Dispatch,
   now: number,
 ): Promise<{ decision: DispatchDecision; parentId: string }> {
-  await insertStubs(tx, { tenantId, ids: [parentId, childId], now });
+  const { tenantId, parentId, childId } = dispatch;
+  await insertStubs(tx, { tenantId, ids: [...new Set([parentId, childId])], now });
+  const locked = new Set<string>();
   for (;;) {
-    const locked = await lockForDispatch(tx, { tenantId, parentId, childId });
     const { parent, child } = await loadForDispatch(tx, { tenantId, parentId, childId });
-    // While the lock was waited for, the parent may have gone on under another id.
-    if (!locked.includes(parent.id)) continue;
-    return { decision: decideDispatch({ agent, title }, parent, child), parentId: parent.id };
+    const { rootId, passesSought } =
+      child.parentTip === null
+        ? await selectAncestry(tx, { tenantId, sessionId: parent.id, soughtId: childId })
+        : { rootId: parent.id, passesSought: childId === parent.id };
+    // The root as well, so that nobody hangs it under the child meanwhile.
+    const touched = [parent.id, childId, rootId];
+    if (touched.every((id) => locked.has(id))) {
+      const decision = decideDispatch(dispatch, parent, child, passesSought);
+      return { decision, parentId: parent.id };
+    }
+    await lockForDispatch(tx, { tenantId, ids: touched });
+    for (const id of touched) locked.add(id);
   }
 }
 

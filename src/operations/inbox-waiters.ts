@@ -22,7 +22,10 @@ export interface InboxWaiters {
 }
 
 export interface InboxWaiter {
-  /** Resolves at once if a wake came since the last wait, and at the latest when the time is up. */
+  /**
+   * Resolves at once if a wake came since the last wait, and when the time is up. Then it is this
+   * reader's turn to look, until it waits again or is closed.
+   */
   wait(milliseconds: number, left: AbortSignal): Promise<WaitEnd>;
   close(): void;
 }
@@ -30,27 +33,43 @@ export interface InboxWaiter {
 /**
  * - `woken`: the inbox may hold something
  * - `time_up`: nothing was heard
- * - `left`: the reader has gone
+ * - `left`: the reader has gone, and has no turn
  * - `released`: the service drains; no wait takes any time from now on
  */
 export type WaitEnd = 'woken' | 'time_up' | 'left' | 'released';
 
+/**
+ * So many readers look at once at the end of their waits, ten a connection of the pool, however
+ * many are woken at the same time: it would refuse the thousands that a gap in listening wakes.
+ */
+const TURNS = 100;
+
 /** A register of waiting readers; nobody waits yet. */
 export function createInboxWaiters(): InboxWaiters {
   const inboxes = new Map<string, { key: InboxKey; readers: Set<Reader> }>();
+  const turns = createTurns(TURNS);
   let readers = 0;
   let released = false;
 
   function register(tenantId: string, sessionId: string): InboxWaiter {
     const id = idOf(tenantId, sessionId);
     const inbox = inboxes.get(id) ?? { key: { tenantId, sessionId }, readers: new Set() };
-    const reader = createReader(() => released);
+    const reader = createReader();
+    let giveTurnBack: (() => void) | null = null;
     inboxes.set(id, inbox);
     inbox.readers.add(reader);
     readers += 1;
+    if (released) reader.end('released');
     return {
-      wait: reader.wait,
+      wait: async (milliseconds, left) => {
+        giveTurnBack?.();
+        const end = await reader.wait(milliseconds, left);
+        if (end === 'left') return 'left';
+        giveTurnBack = await turns.take(left);
+        return left.aborted ? 'left' : end;
+      },
       close: () => {
+        giveTurnBack?.();
         if (!inbox.readers.delete(reader)) return;
         readers -= 1;
         if (inbox.readers.size === 0) inboxes.delete(id);
@@ -58,20 +77,19 @@ export function createInboxWaiters(): InboxWaiters {
     };
   }
 
-  function wake(tenantId: string, sessionId: string): void {
-    for (const reader of inboxes.get(idOf(tenantId, sessionId))?.readers ?? []) reader.wake();
-  }
-
   function release(): void {
     released = true;
     for (const inbox of inboxes.values()) {
-      for (const reader of inbox.readers) reader.release();
+      for (const reader of inbox.readers) reader.end('released');
     }
   }
 
   return {
     register,
-    wake,
+    wake: (tenantId, sessionId) => {
+      const waiting = inboxes.get(idOf(tenantId, sessionId))?.readers ?? [];
+      for (const reader of waiting) reader.end('woken');
+    },
     waitedFor: () => [...inboxes.values()].map(({ key }) => key),
     count: () => readers,
     release,
@@ -84,29 +102,28 @@ function idOf(tenantId: string, sessionId: string): string {
 
 interface Reader {
   wait: InboxWaiter['wait'];
-  wake(): void;
-  release(): void;
+  /** Ends the wait, or the next one; `released` ends all that follow. */
+  end(why: 'woken' | 'released'): void;
 }
 
-function createReader(isReleased: () => boolean): Reader {
-  let woken = false;
-  let endWait: ((end: WaitEnd) => void) | null = null;
+function createReader(): Reader {
+  let ended: 'woken' | 'released' | null = null;
+  let tell: ((why: WaitEnd) => void) | null = null;
 
   function wait(milliseconds: number, left: AbortSignal): Promise<WaitEnd> {
     return new Promise((resolve) => {
-      const timer = setTimeout(() => end('time_up'), milliseconds);
-      const leave = () => end('left');
+      const timer = setTimeout(() => finish('time_up'), milliseconds);
+      const leave = () => finish('left');
       left.addEventListener('abort', leave);
-      endWait = end;
-      if (left.aborted) end('left');
-      else if (isReleased()) end('released');
-      else if (woken) end('woken');
+      tell = finish;
+      if (left.aborted) finish('left');
+      else if (ended !== null) finish(ended);
 
-      function end(why: WaitEnd): void {
+      function finish(why: WaitEnd): void {
         clearTimeout(timer);
         left.removeEventListener('abort', leave);
-        endWait = null;
-        woken = false;
+        tell = null;
+        if (ended === 'woken') ended = null;
         resolve(why);
       }
     });
@@ -114,10 +131,57 @@ function createReader(isReleased: () => boolean): Reader {
 
   return {
     wait,
-    wake: () => {
-      woken = true;
-      endWait?.('woken');
+    end: (why) => {
+      if (ended !== 'released') ended = why;
+      tell?.(why);
     },
-    release: () => endWait?.('released'),
+  };
+}
+
+interface Turns {
+  /** Resolves with what gives the turn back when it is this caller's, or at once if it has left. */
+  take(left: AbortSignal): Promise<() => void>;
+}
+
+/** At most `count` turns are taken at once; those who wait for one get it in their order. */
+function createTurns(count: number): Turns {
+  const queue = new Set<() => void>();
+  let free = count;
+
+  function giveBack(): void {
+    free += 1;
+    const [next] = queue;
+    next?.();
+  }
+
+  return {
+    take: (left) =>
+      new Promise((resolve) => {
+        const begin = () => {
+          stopWaiting();
+          free -= 1;
+          resolve(once(giveBack));
+        };
+        const leave = () => {
+          stopWaiting();
+          resolve(() => {});
+        };
+        const stopWaiting = () => {
+          queue.delete(begin);
+          left.removeEventListener('abort', leave);
+        };
+        queue.add(begin);
+        left.addEventListener('abort', leave);
+        if (left.aborted) leave();
+        else if (free > 0) begin();
+      }),
+  };
+}
+
+function once(act: () => void): () => void {
+  let done = false;
+  return () => {
+    if (!done) act();
+    done = true;
   };
 }

@@ -1,14 +1,9 @@
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
-import {
-  insertStubs,
-  lockInbox,
-  selectInbox,
-  setInboxOpened,
-  type LockedInbox,
-} from '../store/inboxes.ts';
+import { lockInbox, selectInbox, setInboxOpened, type LockedInbox } from '../store/inboxes.ts';
 import { countPending } from '../store/items.ts';
+import { insertStubs } from '../store/sessions.ts';
 import { deliverParkedForParent } from './deliver-parked.ts';
 
 interface InboxOfSession {

@@ -50,10 +50,9 @@ export async function readInbox(
   let inboxId = await inboxToRead(resources, read);
   let waiter = resources.waiters.register(tenantId, inboxId);
   try {
-    for (let drains = false; ;) {
-      const ack = acked.length === 0 ? read.ack : [];
+    for (let ack = read.ack, drains = false; ; ack = []) {
       const look = await lookInto(resources, inboxId, { ...read, ack }, left);
-      acked = [...acked, ...look.acked];
+      acked.push(...look.acked);
       const timeLeft = waitUntil - performance.now();
       if (look.items.length > 0 || timeLeft <= 0 || drains || left.aborted) {
         return { items: look.items, remaining: look.remaining, acked };

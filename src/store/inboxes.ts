@@ -48,18 +48,6 @@ export async function lockInbox(
   return rows[0] ?? null;
 }
 
-/** Makes stubs of those sessions that were never named, in id order. */
-export async function insertStubs(
-  tx: Queryable,
-  stubs: { tenantId: string; ids: string[]; now: number },
-): Promise<void> {
-  await tx.execute(sql`
-    insert into sessions (tenant_id, id, created_at)
-    select ${stubs.tenantId}, n.id, ${stubs.now}::timestamptz
-    from unnest(${sql.param(stubs.ids)}::text[]) as n(id) order by n.id
-    on conflict do nothing`);
-}
-
 /** Opens the inbox; under its lock. */
 export async function setInboxOpened(
   tx: Queryable,

@@ -71,16 +71,10 @@ export async function handOutItems(
     select h.*, (p.free - (select count(*) from handed))::int as remaining,
       p.lease_end as "nextLeaseEnd"
     from pending p left join handed h on true order by h.seq`);
-  return {
-    items: rows.filter((row) => row.seq !== null).map(itemOf),
-    remaining: rows[0]?.remaining ?? 0,
-    nextLeaseEnd: rows[0]?.nextLeaseEnd ?? null,
-  };
-}
-
-function itemOf<Row extends ItemRow>(row: Row): ItemRow {
-  const { remaining: _, nextLeaseEnd: __, ...item } = row as Row & Record<string, unknown>;
-  return item;
+  const [first] = rows;
+  if (first === undefined) throw new Error('an aggregate answers one row');
+  const { remaining, nextLeaseEnd } = first;
+  return { items: rows.filter((row) => row.seq !== null), remaining, nextLeaseEnd };
 }
 
 /**
@@ -170,7 +164,7 @@ export async function selectItemPage(
     where (i.place = 1 or i.total <= ${page.maxBytes}) and i.place <= ${page.limit}
     order by i.seq`);
   const found = rows[0]?.found ?? 0;
-  return { items: rows.map(({ found: _, ...item }) => item), hasMore: found > rows.length };
+  return { items: rows, hasMore: found > rows.length };
 }
 
 /** One item of these inboxes, acked or not; null if it is in none of them. */

@@ -78,23 +78,7 @@ export function selectWorkPage(
     order by w."workId" desc limit ${page.limit}`);
 }
 
-/**
- * Locks the child and the last session of the parent's chain, in id order, against reports of the
- * child and against other dispatches; answers their ids. Deliveries to the parent go on.
- */
-export async function lockForDispatch(tx: Queryable, of: DispatchOf): Promise<string[]> {
-  const rows = await tx.execute<{ id: string }>(sql`
-    select l.id from sessions l
-    where l.tenant_id = ${of.tenantId} and l.id in (
-      select ${of.childId}
-      union
-      select coalesce(p.tip_session_id, p.id) from sessions p
-      where p.tenant_id = ${of.tenantId} and p.id = ${of.parentId})
-    order by l.tenant_id, l.id for no key update of l`);
-  return rows.map((row) => row.id);
-}
-
-/** What bears on a dispatch; in a statement after the lock, so that it is as the lock found it. */
+/** What bears on a dispatch. Both sessions must have been named. */
 export async function loadForDispatch(
   tx: Queryable,
   of: DispatchOf,
@@ -112,7 +96,6 @@ export async function loadForDispatch(
         'deleted', c.deleted_at is not null,
         'parentTip', case when c.parent_session_id is not null then
           coalesce(cp.tip_session_id, c.parent_session_id) end,
-        'isAncestorOfParent', case when c.parent_session_id is null then ${isAncestor()} else false end,
         'agentName', c.agent_name,
         'subAgentName', c.sub_agent_name,
         'work', case when w.work_id is not null then
@@ -131,16 +114,18 @@ export async function loadForDispatch(
   return row;
 }
 
-/** Whether the way up from `t`, over the sessions of each chain, comes to the chain of `c`. */
-function isAncestor() {
-  return sql`exists (
-    with recursive up(id) as (
-      select t.id
-      union
-      select coalesce(a.tip_session_id, a.id) from up
-      join sessions m on m.tenant_id = t.tenant_id and (m.id = up.id or m.tip_session_id = up.id)
-      join sessions a on a.tenant_id = m.tenant_id and a.id = m.parent_session_id
-    ) select 1 from up where up.id = coalesce(c.tip_session_id, c.id))`;
+/**
+ * Locks these sessions, in id order, against reports of them as children, other dispatches, changes
+ * and deletion. Deliveries into their inboxes go on.
+ */
+export async function lockForDispatch(
+  tx: Queryable,
+  rows: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    select 1 from sessions
+    where tenant_id = ${rows.tenantId} and id = any(${sql.param(rows.ids)}::text[])
+    order by tenant_id, id for no key update`);
 }
 
 /** Gives the child its parent, and describes it by these names if it was only a stub. */
