@@ -4,12 +4,13 @@ import { routePath } from 'hono/route';
 import { Refusal } from './domain/refusal.ts';
 import { openApiDocument } from './http/document.ts';
 import { eventRoutes } from './http/events.ts';
+import { inboxRoutes } from './http/inbox.ts';
 import { operationsRoutes, type Unready } from './http/operations.ts';
 import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
 import { createRouter, type Env } from './http/router.ts';
 import { sessionRoutes } from './http/sessions.ts';
-import { sessionRoutes } from './http/sessions.ts';
+import { workRoutes } from './http/work.ts';
 import { isLoopbackHost, isLoopbackOrigin } from './platform/loopback.ts';
 import type { Resources } from './resources.ts';
 
@@ -51,8 +52,7 @@ export function createApp(resources: Resources, options: AppOptions) {
     observe(c, resources, performance.now() - startedAt);
   });
 
-  app.route('/v1', sessionRoutes(resources));
-  for (const routes of [eventRoutes, parkedRoutes, sessionRoutes]) {
+  for (const routes of [eventRoutes, inboxRoutes, parkedRoutes, sessionRoutes, workRoutes]) {
     app.route('/v1', routes(resources));
   }
   app.route(
