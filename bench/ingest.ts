@@ -1,0 +1,159 @@
+import { fork } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { cpus, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { once } from 'node:events';
+import { serve } from '@hono/node-server';
+import { pino } from 'pino';
+import postgres from 'postgres';
+import { createApp } from '../src/app.ts';
+import { readConfig } from '../src/config.ts';
+import { startEmbeddedPostgres } from '../src/platform/embedded-postgres.ts';
+import { startService } from '../src/service.ts';
+import type { Load, LoadResult } from './load-client.ts';
+import { naiveRoutes } from './naive.ts';
+
+/*
+ * How fast reports are taken in: the real route against a no-op behind the same middleware and
+ * against the obvious implementation, in one run on one machine, with default durability. Every run
+ * is checked by counting rows. Set BENCH_REPORTS for longer or shorter runs.
+ */
+
+const REPORTS = Number(process.env['BENCH_REPORTS'] ?? 20_000);
+const PARENTS = 200;
+const OUTPUT = 'The result of this sub-agent is a sentence like any other. '.repeat(4);
+const CONNECTIONS = [1, 16, 64, 256];
+
+const dataDir = await mkdtemp(join(tmpdir(), 'subagent-inbox-bench-'));
+const embedded = process.env['DATABASE_URL']
+  ? null
+  : await startEmbeddedPostgres({ dataDir, durable: true });
+const databaseUrl = process.env['DATABASE_URL'] ?? embedded?.url ?? '';
+const config = readConfig({ PORT: '0', LOG_LEVEL: 'warn' });
+const service = await startService({ config, databaseUrl, log: pino({ level: 'warn' }) });
+const noop = await listen(noopApp());
+const naive = naiveRoutes(databaseUrl);
+const naiveServer = await listen(naive.app);
+const admin = postgres(databaseUrl, { max: 1, onnotice: () => {} });
+let runs = 0;
+
+try {
+  console.log(`${cpus()[0]?.model}, ${cpus().length} cores, Node ${process.version}`);
+  console.log(`PostgreSQL ${(await admin`show server_version`)[0]?.['server_version']}\n`);
+  await measure(64, 'warm-up', 2_000);
+  for (const connections of CONNECTIONS) {
+    const count = connections === 1 ? REPORTS / 20 : connections === 16 ? REPORTS / 2 : REPORTS;
+    const noopResult = await load(noop.url, connections, noopRequests(count));
+    print(connections, 'no-op', noopResult);
+    const real = await measure(connections, 'unique', count);
+    const repeats = await measure(connections, 'repeats', count);
+    print(connections, 'unique', real, noopResult);
+    print(connections, 'half repeats', repeats, noopResult);
+    if (connections === 64) {
+      const naiveResult = await measure(connections, 'naive', count / 5);
+      print(connections, 'naive', naiveResult, noopResult);
+      console.log(
+        `${' '.repeat(20)}the real route is ${(real.perSecond / naiveResult.perSecond).toFixed(1)} times the naive one`,
+      );
+    }
+  }
+} finally {
+  await admin.end();
+  naiveServer.server.close();
+  await naive.close();
+  noop.server.close();
+  await service.stop({ drainMs: 0, withinMs: 5_000 });
+  await embedded?.stop();
+  await rm(dataDir, { recursive: true, force: true });
+}
+
+/** The app with a route that reads the body and answers 204: what HTTP alone can do. */
+function noopApp() {
+  const app = createApp(service.resources, {
+    maxBodyBytes: config.maxBodyBytes,
+    loopbackOnly: true,
+    isDraining: () => false,
+    unready: () => Promise.resolve(null),
+  });
+  app.post('/v1/noop/:id', async (c) => {
+    await c.req.json();
+    return c.body(null, 204);
+  });
+  return app;
+}
+
+async function listen({ fetch }: { fetch: Parameters<typeof serve>[0]['fetch'] }) {
+  const server = serve({ fetch, port: 0, hostname: '127.0.0.1' });
+  await once(server, 'listening');
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return { server, url: `http://127.0.0.1:${port}` };
+}
+
+/** Runs one load over children of its own and proves by counting that each was delivered once. */
+async function measure(
+  connections: number,
+  kind: 'warm-up' | 'unique' | 'repeats' | 'naive',
+  count: number,
+): Promise<LoadResult> {
+  runs += 1;
+  const run = `r${runs}`;
+  const children = kind === 'repeats' ? count / 2 : count;
+  await admin`
+    insert into sessions (tenant_id, id, created_at, described_at, inbox_opened_at)
+    select 'default', ${run} || 'p' || g, now(), now(), now()
+    from generate_series(0, ${PARENTS - 1}::int) g`;
+  await admin`
+    insert into sessions (tenant_id, id, created_at, described_at, parent_session_id, agent_name)
+    select 'default', ${run} || 'c' || g, now(), now(), ${run} || 'p' || (g % ${PARENTS}::int), 'coder'
+    from generate_series(0, ${children - 1}::int) g`;
+  const path = kind === 'naive' ? '/v1/naive/' : '/v1/sessions/';
+  const requests = Array.from({ length: count }, (_, at) => {
+    // A repeat follows its original at a distance, as a retry does.
+    const child = kind === 'repeats' && at % 2 === 1 ? Math.max(0, at - 601) >> 1 : at;
+    const number = kind === 'repeats' && at % 2 === 0 ? at >> 1 : child;
+    const tail = kind === 'naive' ? '' : '/events';
+    return { path: `${path}${run}c${number}${tail}`, body: body(number) };
+  });
+  const result = await load(
+    kind === 'naive' ? naiveServer.url : service.url,
+    connections,
+    requests,
+  );
+  const [row] = await admin`
+    select count(*)::int as items, count(distinct child_session_id)::int as children from items
+    where session_id like ${`${run}p%`}`;
+  const refused = count - (result.statuses['204'] ?? 0);
+  if (row?.['items'] !== children || row['children'] !== children || refused > 0) {
+    throw new Error(`${kind}: ${JSON.stringify({ ...row, children, statuses: result.statuses })}`);
+  }
+  return result;
+}
+
+function noopRequests(count: number): Load['requests'] {
+  return Array.from({ length: count }, (_, at) => ({ path: `/v1/noop/c${at}`, body: body(at) }));
+}
+
+function body(number: number): string {
+  const data = { status: 'idle', output: `${number} ${OUTPUT}` };
+  return JSON.stringify({ type: 'external_session_status', data });
+}
+
+function load(url: string, connections: number, requests: Load['requests']): Promise<LoadResult> {
+  const client = fork(fileURLToPath(new URL('load-client.ts', import.meta.url)));
+  return new Promise((resolve, reject) => {
+    client.once('message', (result) => resolve(result as LoadResult));
+    client.once('error', reject);
+    client.once('exit', (code) => code !== 0 && reject(new Error(`the client ended with ${code}`)));
+    client.send({ url, connections, requests } satisfies Load);
+  });
+}
+
+function print(connections: number, what: string, result: LoadResult, against?: LoadResult): void {
+  const ratio = against ? `  ${(result.perSecond / against.perSecond).toFixed(2)} of no-op` : '';
+  console.log(
+    `${String(connections).padStart(4)} ${what.padEnd(14)} ${result.perSecond.toFixed(0).padStart(6)}/s` +
+      `  p50 ${result.p50.toFixed(1)} ms  p99 ${result.p99.toFixed(1)} ms${ratio}`,
+  );
+}
