@@ -40,7 +40,7 @@ export function createHttpClient(url: string): HttpClient {
             port,
             method,
             path,
-            headers: { ...payload.headers, ...headers },
+            headers: { ...payload.type, ...lengthOf(payload, headers), ...headers },
             ...(signal === undefined ? {} : { signal }),
           },
           (incoming) => {
@@ -63,11 +63,21 @@ export function createHttpClient(url: string): HttpClient {
   };
 }
 
-function payloadOf(body: unknown): { headers: Record<string, string>; body?: string | Uint8Array } {
-  if (body === undefined) return { headers: {} };
-  const sent = typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body);
-  const type = sent === body ? {} : { 'content-type': 'application/json' };
-  return { headers: { ...type, 'content-length': String(Buffer.byteLength(sent)) }, body: sent };
+interface Payload {
+  body?: string | Uint8Array;
+  type: Record<string, string>;
+}
+
+function payloadOf(body: unknown): Payload {
+  if (body === undefined) return { type: {} };
+  if (typeof body === 'string' || body instanceof Uint8Array) return { body, type: {} };
+  return { body: JSON.stringify(body), type: { 'content-type': 'application/json' } };
+}
+
+/** The length is said unless the test asks for a body that does not say it. */
+function lengthOf({ body }: Payload, headers: Record<string, string>): Record<string, string> {
+  if (body === undefined || 'transfer-encoding' in headers) return {};
+  return { 'content-length': String(Buffer.byteLength(body)) };
 }
 
 function parse(text: string, type: string | undefined): unknown {

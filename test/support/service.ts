@@ -55,8 +55,8 @@ export async function startService(
       return answer;
     },
     stop: async ({ drainMs = 0, withinMs = 5_000 } = {}) => {
-      client.close();
       await service.stop({ drainMs, withinMs });
+      client.close();
     },
   };
 }
