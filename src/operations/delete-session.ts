@@ -64,7 +64,7 @@ async function deletePart(
       await lockSessions(tx, { tenantId, ids: touched });
       const ids = await selectDeepestOfTree(tx, tree);
       if (ids.some((id) => !touched.includes(id))) return null;
-      await deleteLocked(tx, { tenantId, ids, now });
+      if (ids.length > 0) await deleteLocked(tx, { tenantId, ids, now });
       return ids;
     });
     if (deleted) return deleted;
