@@ -3,7 +3,6 @@ import { createApp } from './app.ts';
 import type { Config } from './config.ts';
 import type { Unready } from './http/operations.ts';
 import { serveHttp, type HttpServerOptions } from './http/server.ts';
-import { hearAnnouncements } from './operations/announce.ts';
 import { createInboxWaiters } from './operations/inbox-waiters.ts';
 import { createIngestQueue } from './operations/ingest-queue.ts';
 import { systemClock, type Clock } from './platform/clock.ts';
@@ -16,6 +15,7 @@ import { MIGRATIONS } from './migrations.ts';
 import type { Resources } from './resources.ts';
 import { openDatabase, type Database } from './store/database.ts';
 import { migrate, migrationsState } from './store/migrate.ts';
+import { startInboxListener } from './workers/inbox-listener.ts';
 import { startWorkers } from './workers/workers.ts';
 
 export interface ServiceOptions {
@@ -53,7 +53,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       isDraining: () => draining,
       unready: () => whyUnready(database, draining),
     });
-    const ears = await hearAnnouncements(resources);
+    const ears = await startInboxListener(resources);
     const http = await serveHttp(app.fetch, {
       host: config.host,
       port: config.port,
