@@ -181,21 +181,25 @@ const DOCS_START = `SwaggerUIBundle({
 });
 `;
 
+const require = createRequire(import.meta.url);
+
 const DOCS_ASSETS = {
-  'swagger-ui.css': { type: 'text/css; charset=utf-8', read: () => swaggerUi('swagger-ui.css') },
+  'swagger-ui.css': {
+    type: 'text/css; charset=utf-8',
+    read: () => readOnce(require.resolve('swagger-ui-dist/swagger-ui.css')),
+  },
   'swagger-ui-bundle.js': {
     type: 'text/javascript; charset=utf-8',
-    read: () => swaggerUi('swagger-ui-bundle.js'),
+    read: () => readOnce(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')),
   },
   'start.js': { type: 'text/javascript; charset=utf-8', read: () => DOCS_START },
 };
 
-/** Read when first asked for: most instances never are, and it is 1.5 MB. */
-function swaggerUi(name: string): string {
-  const read = assets.get(name) ?? readFileSync(require.resolve(`swagger-ui-dist/${name}`), 'utf8');
-  assets.set(name, read);
-  return read;
-}
+const alreadyRead = new Map<string, string>();
 
-const assets = new Map<string, string>();
-const require = createRequire(import.meta.url);
+/** Read when first asked for: most instances never are, and it is 1.5 MB. */
+function readOnce(file: string): string {
+  const text = alreadyRead.get(file) ?? readFileSync(file, 'utf8');
+  alreadyRead.set(file, text);
+  return text;
+}

@@ -1,4 +1,5 @@
 import { z } from '@hono/zod-openapi';
+import { isSessionId, SESSION_ID_MAX } from '../domain/session-id.ts';
 import { codePoints, storable } from '../domain/text.ts';
 import { PROBLEM_TYPE } from './problem.ts';
 
@@ -8,9 +9,7 @@ import { PROBLEM_TYPE } from './problem.ts';
  * the field optional in the document).
  */
 
-/** Session ids are at most so long, in code points. */
-const SESSION_ID_MAX = 255;
-/** All other ids and keys that clients choose. */
+/** Ids and keys that clients choose, other than session ids, are at most so long in code points. */
 const CLIENT_KEY_MAX = 512;
 /** PostgreSQL's JSON parser recurses, and nothing sensible is nested so deeply. */
 const JSON_DEPTH_MAX = 64;
@@ -18,15 +17,7 @@ const JSON_DEPTH_MAX = 64;
 const LIST_MAX = 1000;
 const LIST_DEFAULT = 20;
 
-// eslint-disable-next-line no-control-regex -- control characters are what it looks for
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
-
 // ---- requests: ids and text
-
-/** True for an id that a session may have. */
-export function isSessionId(id: string): boolean {
-  return isKey(id, SESSION_ID_MAX) && id !== '.' && id !== '..' && !CONTROL.test(id);
-}
 
 /** A session's id, in a path or a body. */
 export const sessionId = z
@@ -42,13 +33,11 @@ export const sessionId = z
 /** Any other id or key that clients choose. */
 export const clientKey = z
   .string()
-  .refine((key) => isKey(key, CLIENT_KEY_MAX) && !key.includes('\0'), {
-    error: `must be 1 to ${CLIENT_KEY_MAX} characters`,
-  });
+  .refine(isClientKey, { error: `must be 1 to ${CLIENT_KEY_MAX} characters` });
 
-function isKey(key: string, max: number): boolean {
-  if (key === '' || !key.isWellFormed()) return false;
-  return key.length <= max || codePoints(key) <= max;
+function isClientKey(key: string): boolean {
+  if (key === '' || key.includes('\0') || !key.isWellFormed()) return false;
+  return codePoints(key) <= CLIENT_KEY_MAX;
 }
 
 /** Any text at all; NUL and lone surrogates become U+FFFD. */
