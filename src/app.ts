@@ -133,7 +133,6 @@ function observe(c: Context<Env>, { metrics, log }: Resources, ms: number): void
   const { method } = c.req;
   const { status } = c.res;
   metrics.requests.observe({ method, route, status: String(status) }, ms / 1000);
-  const line = { requestId: c.get('requestId'), method, route, status, ms: Math.round(ms) };
-  if (status >= 500) log.info(line, 'request');
-  else log.debug(line, 'request');
+  const requestId = c.get('requestId');
+  log.debug({ requestId, method, route, status, ms: Math.round(ms) }, 'request');
 }

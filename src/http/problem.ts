@@ -92,7 +92,8 @@ function problemOf(
 function refusalFor(error: unknown, c: Context<Env>): Refusal {
   if (error instanceof Refusal) return error;
   if (isPassing(error)) {
-    c.get('log').warn(lineOf(error, c), 'a request could not be served');
+    // Not louder: in an outage there is one for each request, and the store says what is wrong.
+    c.get('log').debug(lineOf(error, c), 'a request could not be served');
     return new Refusal('unavailable', 'The service cannot do this at the moment; try again.');
   }
   if (error instanceof HTTPException && error.status === 400) {

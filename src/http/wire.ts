@@ -47,10 +47,17 @@ export function text() {
 
 /** Any JSON object, kept as it is but for what PostgreSQL cannot store in its strings. */
 export function jsonObject() {
+  // Not z.record, which drops a member called `__proto__`.
   return z
-    .record(z.string(), z.unknown())
+    .unknown()
+    .refine(isObject, { error: 'must be an object' })
     .refine((value) => isDeepAtMost(value, JSON_DEPTH_MAX), { error: 'is nested too deeply' })
-    .transform((value) => storableJson(value) as Record<string, unknown>);
+    .transform((value) => storableJson(value) as Record<string, unknown>)
+    .meta({ type: 'object' });
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function isDeepAtMost(value: unknown, depth: number): boolean {
