@@ -58,6 +58,7 @@ function unitsByGroup(
 /** How a task can end: `unknown` only by a lost runner, never by a child's own word. */
 export type ResultStatus = 'completed' | FailedStatus;
 
+/** How a task can end without success. */
 export type FailedStatus = (typeof FAILED_STATUSES)[number];
 
 /** The ends that are no success. */
@@ -537,6 +538,7 @@ export interface TaskFailedItem extends DelegationOrigin {
 
 /** What is stored of an item: all but the texts, which are rendered from it. */
 export type DelegationDetails = Omit<DelegationItem, 'display_text' | 'text'>;
+/** The same of an early item. */
 export type TaskFailedDetails = Omit<TaskFailedItem, 'display_text' | 'text'>;
 
 /** When a unit was dispatched and when it, or its task, ended: RFC 3339. */
