@@ -7,6 +7,7 @@ import {
   deleteWorkOf,
   lockSessions,
   markSessionsDeleted,
+  planAnew,
   selectDeepestOfTree,
   type SessionKey,
 } from '../store/sessions.ts';
@@ -30,7 +31,10 @@ const TRIES_MAX = 10;
 export async function deleteSession(resources: Resources, key: SessionKey): Promise<void> {
   const tree = { ...key, limit: SESSIONS_AT_A_TIME };
   for (;;) {
-    const ids = await resources.database.run((db) => selectDeepestOfTree(db, tree));
+    const ids = await resources.database.transaction(async (tx) => {
+      await planAnew(tx);
+      return await selectDeepestOfTree(tx, tree);
+    });
     if (ids.length === 0) return;
     await emptyInboxes(resources, key.tenantId, ids);
     const deleted = await deletePart(resources, key, tree);
@@ -47,7 +51,10 @@ async function emptyInboxes(resources: Resources, tenantId: string, ids: string[
   const some = { tenantId, ids, limit: ITEMS_AT_A_TIME };
   let deleted: number;
   do {
-    deleted = await resources.database.transaction((tx) => deleteItemsOf(tx, some));
+    deleted = await resources.database.transaction(async (tx) => {
+      await planAnew(tx);
+      return await deleteItemsOf(tx, some);
+    });
   } while (deleted === ITEMS_AT_A_TIME);
 }
 
@@ -60,6 +67,7 @@ async function deletePart(
   const now = resources.clock.now();
   for (let tries = 0; tries < TRIES_MAX; tries += 1) {
     const deleted = await resources.database.transaction(async (tx) => {
+      await planAnew(tx);
       const touched = await selectDeepestOfTree(tx, tree);
       await lockSessions(tx, { tenantId, ids: touched });
       const ids = await selectDeepestOfTree(tx, tree);

@@ -1,9 +1,8 @@
 import { describeSession, type SnapshotPatch } from '../domain/snapshot.ts';
 import type { Resources } from '../resources.ts';
-import type { SessionKey } from '../store/sessions.ts';
+import { selectShownSession, type SessionKey, type ShownSession } from '../store/sessions.ts';
 import { announceDelivered } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChild } from './deliver-parked.ts';
-import { readSession, type ShownSession } from './read-session.ts';
 import { writeSnapshot, type SnapshotWritten } from './write-snapshot.ts';
 
 export interface PutSession extends SessionKey {
@@ -19,18 +18,18 @@ export async function putSession(
   put: PutSession,
 ): Promise<{ created: boolean; shown: ShownSession }> {
   const written = await writeSnapshot(resources, { ...put, decide: describeSession });
-  await deliverWhatWaited(resources, put, written);
-  return {
-    created: written.kind === 'create' || written.kind === 'recreate',
-    shown: await readSession(resources, put),
-  };
+  const created = written.kind === 'create' || written.kind === 'recreate';
+  if (!(await deliverWhatWaited(resources, put, written))) return { created, shown: written.shown };
+  const shown = await resources.database.run((db) => selectShownSession(db, put));
+  return { created, shown: shown ?? written.shown };
 }
 
+/** Answers whether there may have been something. */
 async function deliverWhatWaited(
   resources: Resources,
   { tenantId, sessionId }: SessionKey,
   { isKnownAnew, openedInbox, moved }: SnapshotWritten,
-): Promise<void> {
+): Promise<boolean> {
   if (moved) {
     const ids = new Set([sessionId, moved.fromId, moved.toId]);
     announceDelivered(
@@ -43,4 +42,5 @@ async function deliverWhatWaited(
   for (const parentId of new Set(parentIds)) {
     await deliverParkedForParent(resources, { tenantId, parentId });
   }
+  return isKnownAnew || parentIds.length > 0;
 }

@@ -15,15 +15,18 @@ import {
   lockSessions,
   moveUnreadItems,
   openSessionInbox,
+  planAnew,
   recreateSession,
   selectAncestry,
   selectPredecessors,
   selectSession,
+  selectShownSession,
   setDeadLettersApart,
   updateSnapshot,
   updateTips,
   type SessionKey,
   type SessionRow,
+  type ShownSession,
 } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 
@@ -44,6 +47,8 @@ export interface SnapshotWrite extends SessionKey {
 
 export interface SnapshotWritten {
   kind: Exclude<SnapshotDecision['kind'], 'refuse'>;
+  /** As the transaction left it: it may have been deleted since. */
+  shown: ShownSession;
   /** The session, or its parent, is known from now on: what is parked for it may be delivered. */
   isKnownAnew: boolean;
   /** The inbox that was opened: what is parked for it may be delivered. */
@@ -72,7 +77,7 @@ async function tryWrite(
 ): Promise<SnapshotWritten | 'touches_more'> {
   const { tenantId, sessionId, patch } = write;
   const before = await selectSession(tx, write);
-  if (before && saysNothingNew(write, before)) return UNCHANGED;
+  if (before && saysNothingNew(write, before)) return await written(tx, write, UNCHANGED);
   const named = [sessionId, patch.parentSessionId, patch.continuedAs].filter((id) => id != null);
   const made = await insertStubs(tx, { tenantId, ids: [...new Set(named)], now });
 
@@ -85,16 +90,25 @@ async function tryWrite(
 
   const decision = write.decide(sessionId, patch, knownOf(family.row), family.kin);
   if (decision.kind === 'refuse') throw decision.refusal;
-  if (decision.kind === 'unchanged') return UNCHANGED;
-  return await apply(tx, { write, family, decision, now });
+  const change =
+    decision.kind === 'unchanged' ? UNCHANGED : await apply(tx, { write, family, decision, now });
+  return await written(tx, write, change);
 }
 
-const UNCHANGED: SnapshotWritten = {
+type Change = Omit<SnapshotWritten, 'shown'>;
+
+const UNCHANGED: Change = {
   kind: 'unchanged',
   isKnownAnew: false,
   openedInbox: null,
   moved: null,
 };
+
+async function written(tx: Queryable, key: SessionKey, change: Change): Promise<SnapshotWritten> {
+  const shown = await selectShownSession(tx, key);
+  if (shown === null) throw new Error('a session that is described is known');
+  return { ...change, shown };
+}
 
 /** True for a repeat, which locks nothing. */
 function saysNothingNew({ sessionId, patch, decide }: SnapshotWrite, row: SessionRow): boolean {
@@ -194,7 +208,7 @@ interface Application {
   now: number;
 }
 
-async function apply(tx: Queryable, application: Application): Promise<SnapshotWritten> {
+async function apply(tx: Queryable, application: Application): Promise<Change> {
   const { family, decision } = application;
   const { row, chain } = family;
   await writeRow(tx, application);
@@ -234,6 +248,7 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
   if (predecessorIds.length > 0) {
     await updateTips(tx, { tenantId, ids: predecessorIds, tipId: newTip.id });
   }
+  await planAnew(tx);
   await moveUnreadItems(tx, {
     tenantId,
     fromId: oldTip.id,

@@ -1,4 +1,4 @@
-import { and, desc, eq, getTableColumns, ne, sql } from 'drizzle-orm';
+import { and, desc, eq, getTableColumns, ne, sql, type SQL } from 'drizzle-orm';
 import type { SessionStatus } from '../domain/session.ts';
 import type { Snapshot } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
@@ -80,16 +80,8 @@ export async function selectShownSession(
     .select({
       session: getTableColumns(sessions),
       rootSessionId: sql<string>`(
-        with recursive up(id) as (
-          select ${sessions.id}
-          union
-          select s.parent_session_id from up join sessions s
-            on s.tenant_id = ${sessions.tenantId} and s.id = up.id
-          where s.parent_session_id is not null
-        )
-        select up.id from up left join sessions s
-          on s.tenant_id = ${sessions.tenantId} and s.id = up.id
-        where coalesce(s.parent_session_id, up.id) = up.id limit 1)`,
+        ${wayUp(sql`${sessions.tenantId}`, sql`${sessions.id}`)}
+        select id from up where coalesce(parent, id) = id limit 1)`,
       inboxOpenedAt: ofTip('inbox_opened_at'),
       inboxClosedAt: ofTip('inbox_closed_at'),
       pending: sql<number>`(
@@ -166,23 +158,31 @@ export async function selectChildren(
   return rows as ShownChild[];
 }
 
+/**
+ * `up`: the session and its ancestors, each with its parent. Each step, here and in the recursions
+ * below, is one look-up by key: joined, a planner without statistics reads the table at every step.
+ */
+function wayUp(tenantId: SQL, id: SQL): SQL {
+  const parentOf = (child: SQL) => sql`(
+    select s.parent_session_id from sessions s where s.tenant_id = ${tenantId} and s.id = ${child})`;
+  return sql`
+    with recursive up(id, parent) as (
+      select ${id}, ${parentOf(id)}
+      union
+      select up.parent, ${parentOf(sql`up.parent`)} from up where up.parent <> up.id
+    )`;
+}
+
 /** The topmost ancestor of a session, and whether another one is among them or is itself. */
 export async function selectAncestry(
   db: Queryable,
   of: SessionKey & { soughtId: string },
 ): Promise<{ rootId: string; passesSought: boolean }> {
   const rows = await db.execute<{ rootId: string; passesSought: boolean }>(sql`
-    with recursive up(id) as (
-      select ${of.sessionId}::text
-      union
-      select s.parent_session_id from up
-      join sessions s on s.tenant_id = ${of.tenantId} and s.id = up.id
-      where s.parent_session_id is not null
-    )
-    select exists (select 1 from up where id = ${of.soughtId}) as "passesSought",
-      (select up.id from up
-        left join sessions s on s.tenant_id = ${of.tenantId} and s.id = up.id
-        where coalesce(s.parent_session_id, up.id) = up.id limit 1) as "rootId"`);
+    ${wayUp(sql`${of.tenantId}`, sql`${of.sessionId}::text`)}
+    select min(id) filter (where coalesce(parent, id) = id) as "rootId",
+      bool_or(id = ${of.soughtId}) as "passesSought"
+    from up`);
   const [row] = rows;
   if (row === undefined) throw new Error('an aggregate answers one row');
   return row;
@@ -199,9 +199,11 @@ export async function selectPredecessors(
       where s.tenant_id = ${of.tenantId} and s.tip_session_id = ${of.tipId}
         and s.continued_as = ${of.sessionId}
       union
-      select s.id from before
-      join sessions s on s.tenant_id = ${of.tenantId} and s.tip_session_id = ${of.tipId}
-        and s.continued_as = before.id
+      select s.id from before cross join lateral (
+        select id from sessions
+        where tenant_id = ${of.tenantId} and tip_session_id = ${of.tipId}
+          and continued_as = before.id offset 0
+      ) s
     )
     select id from before`);
   return rows.map(({ id }) => id);
@@ -220,15 +222,24 @@ export async function selectDeepestOfTree(
       select s.id, 0 from sessions s
       where s.tenant_id = ${of.tenantId} and s.id = ${of.sessionId} and s.deleted_at is null
       union all
-      select s.id, tree.depth + 1 from tree
-      join sessions s on s.parent_session_id = tree.id and s.tenant_id = ${of.tenantId}
-        and s.id <> tree.id
+      select s.id, tree.depth + 1 from tree cross join lateral (
+        select id from sessions
+        where parent_session_id = tree.id and tenant_id = ${of.tenantId} and id <> tree.id offset 0
+      ) s
     )
     select id from tree order by depth desc, id limit ${of.limit}`);
   return rows.map(({ id }) => id);
 }
 
 // ---- locking
+
+/**
+ * Has the statements of this transaction planned for the tables as they are. Kept plans may be from
+ * a time when there was next to nothing in them, and then read them whole for each of many rows.
+ */
+export async function planAnew(tx: Queryable): Promise<void> {
+  await tx.execute(sql`set local plan_cache_mode = force_custom_plan`);
+}
 
 /** Makes stubs of those that were never named, in id order; answers which it made. */
 export async function insertStubs(
