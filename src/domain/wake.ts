@@ -1,0 +1,240 @@
+import type { Disposition } from './disposition.ts';
+import { wakeNotice, type WakeSubject } from './notice.ts';
+
+/*
+ * When an idle parent is told that its inbox has something. One wake is pending at a time: what is
+ * delivered meanwhile is found by whoever follows it. A wake that is not followed is repeated, ever
+ * more slowly, so that no result is stranded by a turn that did not read, or by a reader that died.
+ */
+
+/** After how long a wake is first repeated; the delay then doubles. */
+export const FIRST_REPEAT_MS = 60_000;
+/** The longest delay between two of a wake's repetitions. */
+export const LONGEST_REPEAT_MS = 3_600_000;
+
+/** What is kept of a parent's wakes. */
+export interface WakeState {
+  /** It was told, and has not begun a turn since; left by a turn, its end, or an empty inbox. */
+  pending: boolean;
+  /** What it was last told since its inbox was empty. */
+  lastNotice: string | null;
+  /** When to look whether it must be told again; null: not before something happens. */
+  repeatAt: number | null;
+  repeatDelayMs: number;
+  /** How many announcements there were: the number of the last one. */
+  announcements: number;
+}
+
+/** The state of a parent that has never been told anything. */
+export const NEVER_WOKEN: WakeState = {
+  pending: false,
+  lastNotice: null,
+  repeatAt: null,
+  repeatDelayMs: FIRST_REPEAT_MS,
+  announcements: 0,
+};
+
+/** The parent's inbox as the event finds it. */
+export interface WakingInbox {
+  /** Items that are not acked, of whatever kind. */
+  pending: number;
+  /** The newest item that asks for a wake and that nobody holds a lease of; null: there is none. */
+  unread: WakeSubject | null;
+  /** When the first lease of an item that asks for a wake ends; null: there is none. */
+  leasedUntil: number | null;
+}
+
+/** What bears on a parent's wakes. */
+export type WakeEvent =
+  /** An item was delivered; `wakes` is false for a parent that reads its history instead. */
+  | {
+      kind: 'delivered';
+      subject: WakeSubject;
+      disposition: Disposition;
+      wakes: boolean;
+      /** Items that are not acked, this one included. */
+      pending: number;
+      now: number;
+    }
+  | { kind: 'turn_started' }
+  /** The parent has reported the end of a turn, idle or failed, or that it is so still. */
+  | { kind: 'went_idle'; inbox: WakingInbox; now: number }
+  /** Nothing is left in its inbox that is not acked. */
+  | { kind: 'inbox_emptied' }
+  /** The announcement of this number has failed for good. */
+  | { kind: 'announcement_failed'; number: number }
+  /** The time of `repeatAt` has come; or it had, when that was last looked at. */
+  | { kind: 'repeat_due'; inbox: WakingInbox; turnRuns: boolean; now: number };
+
+/** What to tell the parent, once the new state is committed. */
+export interface Announcement {
+  number: number;
+  notice: string;
+  pending: number;
+}
+
+/** What follows an event. */
+export interface WakeStep {
+  /** The same object if nothing has changed: then nothing need be written. */
+  state: WakeState;
+  announce: Announcement | null;
+}
+
+/** What becomes of a parent's wakes by an event. */
+export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
+  switch (event.kind) {
+    case 'delivered':
+      return delivered(state, event);
+    case 'turn_started':
+      return silently(state, { pending: false });
+    case 'went_idle':
+      return wentIdle(state, event);
+    case 'inbox_emptied':
+      return emptied(state);
+    case 'announcement_failed':
+      // A later announcement may be on its way; and what never arrived is not repeated when it is
+      // sent once more.
+      if (event.number !== state.announcements) return { state, announce: null };
+      return silently(state, { pending: false, lastNotice: null });
+    case 'repeat_due':
+      return repeatDue(state, event);
+  }
+}
+
+function delivered(state: WakeState, event: Extract<WakeEvent, { kind: 'delivered' }>): WakeStep {
+  const { subject, disposition, wakes, pending, now } = event;
+  if (disposition === 'note' || !wakes) return { state, announce: null };
+  if (!state.pending) {
+    return announced(
+      state,
+      { notice: wakeNotice(subject, pending), pending },
+      now,
+      FIRST_REPEAT_MS,
+    );
+  }
+  // Coalesced; but a new item does not wait for the long delay that older ones have earned.
+  return silently(state, repeatedAfter(FIRST_REPEAT_MS, state.repeatAt, now));
+}
+
+function wentIdle(
+  state: WakeState,
+  { inbox, now }: Extract<WakeEvent, { kind: 'went_idle' }>,
+): WakeStep {
+  if (inbox.pending === 0) return emptied(state);
+  const idle = { ...state, pending: false };
+  if (inbox.unread === null) return silently(state, { ...idle, repeatAt: inbox.leasedUntil });
+  const notice = wakeNotice(inbox.unread, inbox.pending);
+  if (notice === state.lastNotice) {
+    // What came due while the turn ran is not made up for at once.
+    const ahead = state.repeatAt !== null && state.repeatAt > now ? state.repeatAt : null;
+    return silently(state, { ...idle, ...repeatedAfter(state.repeatDelayMs, ahead, now) });
+  }
+  return announced(state, { notice, pending: inbox.pending }, now, state.repeatDelayMs);
+}
+
+function repeatDue(
+  state: WakeState,
+  { inbox, turnRuns, now }: Extract<WakeEvent, { kind: 'repeat_due' }>,
+): WakeStep {
+  if (state.repeatAt === null || state.repeatAt > now) return { state, announce: null };
+  if (inbox.pending === 0) return emptied(state);
+  if (turnRuns) return silently(state, { repeatAt: null });
+  if (inbox.unread === null) return silently(state, { repeatAt: inbox.leasedUntil });
+  const notice = wakeNotice(inbox.unread, inbox.pending);
+  const delayMs = Math.min(state.repeatDelayMs * 2, LONGEST_REPEAT_MS);
+  return announced(state, { notice, pending: inbox.pending }, now, delayMs);
+}
+
+/** Repeated after the delay, or earlier if that was intended. */
+function repeatedAfter(
+  repeatDelayMs: number,
+  intended: number | null,
+  now: number,
+): Pick<WakeState, 'repeatAt' | 'repeatDelayMs'> {
+  return { repeatAt: Math.min(intended ?? Infinity, now + repeatDelayMs), repeatDelayMs };
+}
+
+function announced(
+  state: WakeState,
+  told: { notice: string; pending: number },
+  now: number,
+  repeatDelayMs: number,
+): WakeStep {
+  const number = state.announcements + 1;
+  return {
+    state: {
+      pending: true,
+      lastNotice: told.notice,
+      repeatAt: now + repeatDelayMs,
+      repeatDelayMs,
+      announcements: number,
+    },
+    announce: { number, ...told },
+  };
+}
+
+function emptied(state: WakeState): WakeStep {
+  return silently(state, { ...NEVER_WOKEN, announcements: state.announcements });
+}
+
+function silently(state: WakeState, change: Partial<WakeState>): WakeStep {
+  const fields = Object.keys(change) as (keyof WakeState)[];
+  const isSame = fields.every((field) => change[field] === state[field]);
+  return { state: isSame ? state : { ...state, ...change }, announce: null };
+}
+
+/* How a webhook is tried. */
+
+/** How often one announcement is tried, in all. */
+export const WEBHOOK_TRIES = 4;
+/** How long to wait after the first try; then twice as long after each. */
+export const FIRST_RETRY_MS = 500;
+/** How long to wait at most, unless the receiver asks for more. */
+export const LONGEST_RETRY_MS = 4_000;
+/** A receiver that asks for more patience than this gets as much as this. */
+export const LONGEST_RETRY_AFTER_MS = 60_000;
+
+const RETRYABLE_CLIENT_ERRORS: ReadonlySet<number> = new Set([408, 409, 425, 429]);
+
+/** True for an answer after which the same may succeed; null: there was none. */
+export function isRetryable(status: number | null): boolean {
+  if (status === null) return true;
+  return (status >= 500 && status <= 599) || RETRYABLE_CLIENT_ERRORS.has(status);
+}
+
+/** How long to wait after so many tries; what the receiver asks for, if that is longer. */
+export function retryDelayMs(tries: number, retryAfterMs: number | null = null): number {
+  const delayMs = Math.min(FIRST_RETRY_MS * 2 ** Math.min(tries - 1, 10), LONGEST_RETRY_MS);
+  return Math.max(delayMs, Math.min(retryAfterMs ?? 0, LONGEST_RETRY_AFTER_MS));
+}
+
+/** One try of an announcement, and how it ended. */
+export interface WebhookTry {
+  /** This one included. */
+  tries: number;
+  /** null: no answer came. */
+  status: number | null;
+  /** What the receiver asks for; null: nothing. */
+  retryAfterMs: number | null;
+  /** The notice named who dispatched the work. */
+  withCreatedBy: boolean;
+}
+
+/** What is done after a try. */
+export type AfterTry =
+  | { kind: 'delivered' }
+  | { kind: 'retry'; delayMs: number; withCreatedBy: boolean }
+  /** This announcement has failed for good. */
+  | { kind: 'give_up' }
+  /** So has it, and the receiver wants no other. */
+  | { kind: 'remove_webhook' };
+
+/** What follows a try. A redirect is a failure: it is not followed. */
+export function afterTry({ tries, status, retryAfterMs, withCreatedBy }: WebhookTry): AfterTry {
+  if (status !== null && status >= 200 && status <= 299) return { kind: 'delivered' };
+  if (status === 410) return { kind: 'remove_webhook' };
+  if (tries >= WEBHOOK_TRIES) return { kind: 'give_up' };
+  if (status === 403 && withCreatedBy) return { kind: 'retry', delayMs: 0, withCreatedBy: false };
+  if (!isRetryable(status)) return { kind: 'give_up' };
+  return { kind: 'retry', delayMs: retryDelayMs(tries, retryAfterMs), withCreatedBy };
+}
