@@ -35,8 +35,8 @@ export interface DispatchedWork {
   createdAt: number;
 }
 
-/** Each round delivers what the one before has found parked; a third one would mean a race. */
-const ROUNDS_MAX = 3;
+/** A second round delivers what the first has found parked; each further one means a race. */
+const ROUNDS_MAX = 10;
 
 /**
  * Gives the child a new turn of work, for the last session of the parent's chain; both sessions are
@@ -60,7 +60,7 @@ export async function dispatchWork(
   throw new StorageUnavailable('contended');
 }
 
-/** One transaction. Without an answer a parked result has to be delivered first. */
+/** One transaction. Without an answer another round is needed: something was parked, or in the way. */
 async function decideAndWrite(
   resources: Resources,
   dispatch: Dispatch,
@@ -72,7 +72,9 @@ async function decideAndWrite(
     const keyed = { ...request, tenantId, body: dispatch };
     const answer = await oncePerKey(tx, resources, keyed, async () => {
       const now = resources.clock.now();
-      const { decision, parentId } = await lockAndDecide(tx, dispatch, now);
+      const decided = await lockAndDecide(tx, dispatch, now);
+      if (decided === null) return null;
+      const { decision, parentId } = decided;
       if (decision.kind === 'refuse') throw decision.refusal;
       await prepare(tx, dispatch, decision, parentId, now);
       if (decision.opensInbox) openedInboxOf = parentId;
@@ -85,29 +87,33 @@ async function decideAndWrite(
   });
 }
 
+/**
+ * Decides under the locks of all sessions that matter; null if there have come to be more of them
+ * while the locks were waited for: taken one after the other they would be out of order.
+ */
 async function lockAndDecide(
   tx: Queryable,
   dispatch: Dispatch,
   now: number,
-): Promise<{ decision: DispatchDecision; parentId: string }> {
+): Promise<{ decision: DispatchDecision; parentId: string } | null> {
   const { tenantId, parentId, childId } = dispatch;
   await insertStubs(tx, { tenantId, ids: [...new Set([parentId, childId])], now });
-  const locked = new Set<string>();
-  for (;;) {
-    const { parent, child } = await loadForDispatch(tx, { tenantId, parentId, childId });
-    const { rootId, passesSought } =
-      child.parentTip === null
-        ? await selectAncestry(tx, { tenantId, sessionId: parent.id, soughtId: childId })
-        : { rootId: parent.id, passesSought: childId === parent.id };
-    // The root as well, so that nobody hangs it under the child meanwhile.
-    const touched = [parent.id, childId, rootId];
-    if (touched.every((id) => locked.has(id))) {
-      const decision = decideDispatch(dispatch, parent, child, passesSought);
-      return { decision, parentId: parent.id };
-    }
-    await lockForDispatch(tx, { tenantId, ids: touched });
-    for (const id of touched) locked.add(id);
-  }
+  const before = await loadSituation(tx, dispatch);
+  await lockForDispatch(tx, { tenantId, ids: before.touched });
+  const { touched, parent, child, parentDescends } = await loadSituation(tx, dispatch);
+  if (!touched.every((id) => before.touched.includes(id))) return null;
+  const decision = decideDispatch(dispatch, parent, child, parentDescends);
+  return { decision, parentId: parent.id };
+}
+
+async function loadSituation(tx: Queryable, { tenantId, parentId, childId }: Dispatch) {
+  const { parent, child } = await loadForDispatch(tx, { tenantId, parentId, childId });
+  const { rootId, passesSought } =
+    child.parentTip === null
+      ? await selectAncestry(tx, { tenantId, sessionId: parent.id, soughtId: childId })
+      : { rootId: parent.id, passesSought: childId === parent.id };
+  // The root as well, so that nobody hangs it under the child meanwhile.
+  return { parent, child, parentDescends: passesSought, touched: [parent.id, childId, rootId] };
 }
 
 /** What must be so before the child's results can go to the parent. */

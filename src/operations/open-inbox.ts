@@ -1,7 +1,13 @@
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
-import { lockInbox, selectInbox, setInboxOpened, type LockedInbox } from '../store/inboxes.ts';
+import {
+  lockInbox,
+  selectInbox,
+  setInboxOpened,
+  type InboxRow,
+  type LockedInbox,
+} from '../store/inboxes.ts';
 import { countPending } from '../store/items.ts';
 import { insertStubs } from '../store/sessions.ts';
 import { deliverParkedForParent } from './deliver-parked.ts';
@@ -20,40 +26,54 @@ export async function openInbox(
   of: InboxOfSession,
 ): Promise<{ openedAt: number; pending: number }> {
   const { tenantId } = of;
-  const { sessionId, openedAt } = await open(resources, of, 'always');
+  const { sessionId, openedAt } = await open(resources, of, 'unless_open');
   await deliverParkedForParent(resources, { tenantId, parentId: sessionId });
   const pending = await resources.database.run((db) => countPending(db, { tenantId, sessionId }));
   return { openedAt, pending };
 }
 
 /**
- * The session in whose inbox this session's items lie: it is there, and its inbox has been opened
- * before, or is now, with what waited for it delivered. A closed one is only read.
+ * The session in whose inbox this session's items lie. An inbox that was never opened is opened, and
+ * what waits for it delivered; a closed one stays closed. A deleted session is refused.
  */
 export async function inboxToRead(resources: Resources, of: InboxOfSession): Promise<string> {
-  const inbox = await resources.database.run((db) => selectInbox(db, of));
-  if (inbox?.deleted) throw notFound(`Session ${of.sessionId}`);
-  if (inbox !== null && inbox.openedAt !== null) return inbox.sessionId;
-  const opened = await open(resources, of, 'if_never_opened');
-  const parent = { tenantId: of.tenantId, parentId: opened.sessionId };
-  await deliverParkedForParent(resources, parent);
-  return opened.sessionId;
+  const { sessionId, isNew } = await open(resources, of, 'unless_ever_opened');
+  if (isNew) {
+    await deliverParkedForParent(resources, { tenantId: of.tenantId, parentId: sessionId });
+  }
+  return sessionId;
 }
 
-async function open(
-  resources: Resources,
-  of: InboxOfSession,
-  when: 'always' | 'if_never_opened',
-): Promise<{ sessionId: string; openedAt: number }> {
+interface Opened {
+  sessionId: string;
+  openedAt: number;
+  /** It was opened by this call. */
+  isNew: boolean;
+}
+
+type When = 'unless_open' | 'unless_ever_opened';
+
+async function open(resources: Resources, of: InboxOfSession, when: When): Promise<Opened> {
+  const found = await resources.database.run((db) => selectInbox(db, of));
+  if (found?.deleted) throw notFound(`Session ${of.sessionId}`);
+  const asFound = found && leaveAsItIs(found, when);
+  if (asFound) return asFound;
+
   const now = resources.clock.now();
   return await resources.database.transaction(async (tx) => {
     await insertStubs(tx, { tenantId: of.tenantId, ids: [of.sessionId], now });
-    const { sessionId, openedAt, closedAt } = await lockedInbox(tx, of);
-    const isOpen = openedAt !== null && (closedAt === null || when === 'if_never_opened');
-    if (isOpen) return { sessionId, openedAt };
+    const inbox = await lockedInbox(tx, of);
+    const asLocked = leaveAsItIs(inbox, when);
+    if (asLocked) return asLocked;
+    const { sessionId } = inbox;
     await setInboxOpened(tx, { tenantId: of.tenantId, sessionId, now });
-    return { sessionId, openedAt: now };
+    return { sessionId, openedAt: now, isNew: true };
   });
+}
+
+function leaveAsItIs({ sessionId, openedAt, closedAt }: InboxRow, when: When): Opened | null {
+  if (openedAt === null || (closedAt !== null && when === 'unless_open')) return null;
+  return { sessionId, openedAt, isNew: false };
 }
 
 /** The session's inbox, locked against deliveries; refuses a session unknown or deleted. */
