@@ -1,3 +1,5 @@
+import { isBlank } from './text.ts';
+
 /** A conversation item, as forwarders post it and as upstream lists it; nothing of it is certain. */
 export interface ConversationItem {
   type: unknown;
@@ -13,13 +15,16 @@ export interface ConversationItem {
 export function assistantText({ type, role, isMeta, content }: ConversationItem): string | null {
   const isMessage = type === undefined || type === null || type === 'message';
   if (!isMessage || role !== 'assistant' || isMeta === true) return null;
-  if (typeof content === 'string') return content;
-  if (!Array.isArray(content)) return null;
-  const texts = content.map(blockText).filter((text) => text !== null);
-  return texts.length === 0 ? null : texts.join('\n');
+  const text = typeof content === 'string' ? content : blockTexts(content).join('\n');
+  return isBlank(text) ? null : text;
 }
 
 const TEXT_BLOCKS = new Set(['text', 'output_text']);
+
+function blockTexts(content: unknown): string[] {
+  if (!Array.isArray(content)) return [];
+  return content.map(blockText).filter((text) => text !== null);
+}
 
 function blockText(block: unknown): string | null {
   if (typeof block !== 'object' || block === null) return null;

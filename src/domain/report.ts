@@ -44,6 +44,8 @@ export interface Report extends StatusReport {
   upstreamText: UpstreamText | null;
   /** What upstream said of the session when it was asked; null: not asked, or since stored. */
   upstreamSession: 'absent' | 'unavailable' | null;
+  /** What is parked for the child has just been tried and has to stay: this waits behind it. */
+  parkedStays?: true;
 }
 
 export type ReportOrigin =
@@ -108,7 +110,7 @@ export interface ReportState {
   work: WorkState | null;
   /** The entry that the report names by work_id or response_id, if it is not the current one. */
   named: WorkState | null;
-  /** Whose turn the report's response_id is known to be. */
+  /** Whose turn the report's response_id, or else the announced one, is known to be. */
   response: { workId: string; delivered: boolean } | null;
   /** The newest assistant text that came since the last result; null: none that counts. */
   text: { text: string; responseId: string | null } | null;
@@ -198,7 +200,12 @@ export type Decision =
   | ({ kind: 'already_delivered'; work: WorkState; late: LateWrite | null } & Writes)
   | ({ kind: 'not_a_subagent' } & Writes)
   /** It cannot be confirmed now: stored, and delivered by the service itself. */
-  | ({ kind: 'park'; park: ParkWrite; answer: 'not_confirmed' | 'parked' | 'not_found' } & Writes)
+  | ({
+      kind: 'park';
+      park: ParkWrite;
+      answer: 'not_confirmed' | 'parked' | 'not_found';
+      usesText: boolean;
+    } & Writes)
   /** The session or its parent was deleted: a dead letter. */
   | ({ kind: 'parent_gone'; park: ParkWrite } & Writes)
   /** The entry named by work_id is another child's. */
@@ -224,7 +231,7 @@ export function decide(report: Report, state: ReportState, context: DecideContex
     return { kind: 'not_a_subagent', session: changed(report, state, session, {}) };
   }
   if (session.parentSessionId === null && state.work === null) {
-    return park(report, state, context, 'missing_work_entry', report.output);
+    return park(report, state, context, 'missing_work_entry', outputAtHand(report, state));
   }
   return decideResult(report, state, session, context);
 }
@@ -248,7 +255,10 @@ function decideSign(report: Report, state: ReportState): Decision {
   }
   const promoted = work?.status === 'launching' ? withStatus(work, 'running') : null;
   const ran = report.status === 'running' || session.ranSinceResult;
-  const change = changed(report, state, session, { ranSinceResult: ran });
+  const change = changed(report, state, session, {
+    ranSinceResult: ran,
+    responseId: runningId(report, state, session),
+  });
   const announces =
     report.responseId !== null && work !== null && state.response === null
       ? report.responseId
@@ -256,19 +266,27 @@ function decideSign(report: Report, state: ReportState): Decision {
   return { kind: 'status', session: change, work: promoted, announces };
 }
 
+/** The agent's id of the turn that runs now; that of an earlier turn does not go on in this one. */
+function runningId(report: Report, state: ReportState, session: ReportedSession): string | null {
+  if (report.responseId !== null) return report.responseId;
+  const isOfEarlier = state.response !== null && state.response.workId !== state.work?.workId;
+  return isOfEarlier ? null : session.responseId;
+}
+
 function withStatus(work: WorkState, status: LiveStatus): WorkWrite {
   return { ...work, status, endedAt: null };
 }
 
 function decideUnknown(report: Report, state: ReportState, context: DecideContext): Decision {
+  const output = outputAtHand(report, state);
   if (report.upstreamSession === 'absent') {
-    return park(report, state, context, 'not_found', report.output);
+    return park(report, state, context, 'not_found', output);
   }
   if (report.upstreamSession === 'unavailable') {
-    return park(report, state, context, 'snapshot_unavailable', report.output);
+    return park(report, state, context, 'snapshot_unavailable', output);
   }
   if (context.upstream) return { kind: 'look_up_session' };
-  return park(report, state, context, 'unknown_session', report.output);
+  return park(report, state, context, 'unknown_session', output);
 }
 
 function isTopLevel(id: string, session: ReportedSession, work: WorkState | null): boolean {
@@ -283,31 +301,28 @@ function decideResult(
   context: DecideContext,
 ): Decision {
   const turn = turnOf(report, state, session);
-  if (turn.work !== null && !mayAddSomething(turn)) {
+  if (turn.work !== null && (!mayAddSomething(turn) || isLeftToParked(report, state))) {
     return already(report, state, session, turn.work);
   }
   const resolved = resolveOutput(report, state, turn, context);
   if (resolved.kind === 'look_up') {
     return { kind: 'look_up_text', notMessageId: turn.work?.upstreamMessageId ?? null };
   }
-  const responseId = responseIdOf(report, session);
-  const output = resolved.output;
+  const { output } = resolved;
+  const responseId = responseIdOf(report, state);
   const status = endedStatus(report, turn.work);
   const shown = output ?? (status === 'failed' ? FAILED_WITHOUT_TEXT : '');
   const verdict = judge(turn, {
     status,
     output: shown,
     responseId,
-    digest: context.digest(status, shown),
-    named: report.workId !== null || responseId !== null || report.origin.kind !== 'forwarder',
+    digest: resolved.kind === 'unavailable' ? null : context.digest(status, shown),
+    named: responseId !== null || isNamedByWorkId(report, turn),
   });
   if (verdict.kind === 'late' && turn.work) {
-    const late = {
-      workId: turn.work.workId,
-      status,
-      output: shown,
-      responseId,
-    };
+    const { workId, resultDigest } = turn.work;
+    const isNews = !isBlank(shown) && resultDigest !== context.digest(turn.work.status, shown);
+    const late = isNews ? { workId, status, output: shown, responseId } : null;
     return { ...already(report, state, session, turn.work), late };
   }
   if (verdict.kind === 'repeat' && turn.work) return already(report, state, session, turn.work);
@@ -321,7 +336,9 @@ function decideResult(
     return park(report, state, context, 'output_unavailable', report.output);
   }
   if (state.parked?.state === 'parked' && report.origin.kind !== 'parked') {
-    return { kind: 'deliver_parked_first' };
+    return report.parkedStays
+      ? park(report, state, context, 'output_unavailable', kept)
+      : { kind: 'deliver_parked_first' };
   }
   return deliver(report, state, session, context, {
     turn,
@@ -334,23 +351,64 @@ function decideResult(
   });
 }
 
-/** The agent's id of the turn: the report's, else the one that a `running` announced. */
-function responseIdOf(report: Report, session: ReportedSession | null): string | null {
-  if (report.responseId !== null || report.origin.kind !== 'forwarder') return report.responseId;
-  return session?.responseId ?? null;
+/** Late text never takes the place of a report; one parked without text will find it. */
+function isLeftToParked({ origin, workId }: Report, { parked }: ReportState): boolean {
+  return origin.kind === 'late_text' && parked?.state === 'parked' && parked.workId === workId;
 }
 
-/** The turn that the report speaks of: the one it names, else the current one. */
+/** The agent's id of the turn: the report's, else the one that a `running` of it announced. */
+function responseIdOf(report: Report, state: ReportState): string | null {
+  if (report.responseId !== null || report.origin.kind !== 'forwarder') return report.responseId;
+  const { response, named, session } = state;
+  const isNewOfTurn =
+    response === null
+      ? named === null
+      : response.workId === workOf(state)?.workId && !response.delivered;
+  return isNewOfTurn ? (session?.responseId ?? null) : null;
+}
+
+/** A report that was parked has its entry's id whether it named it or not, so it names nothing. */
+function isNamedByWorkId({ workId, origin }: Report, { work }: Turn): boolean {
+  return workId !== null && workId === work?.workId && origin.kind !== 'parked';
+}
+
+/** The entry of the turn that the report speaks of: the one it names, else the current one. */
+function workOf({ named, work }: ReportState): WorkState | null {
+  return named ?? work;
+}
+
 function turnOf(report: Report, state: ReportState, session: ReportedSession): Turn {
-  const earlier = state.named !== null && state.named.workId !== state.work?.workId;
-  const work = earlier ? state.named : state.work;
-  const ranSince = earlier
-    ? false
-    : report.origin.kind === 'parked'
-      ? report.origin.afterRunning
-      : session.ranSinceResult;
+  const work = workOf(state);
   const response = state.response?.workId === work?.workId ? state.response : null;
-  return { work, ranSince, response };
+  return {
+    work,
+    ranSince: ranSince(report, state, session),
+    repeatsParked: repeatsParked(report, state, session),
+    response,
+  };
+}
+
+/** True if the child ran after the last result of the report's turn. */
+function ranSince(report: Report, state: ReportState, session: ReportedSession): boolean {
+  if (state.named !== null) return isAnnouncedOnly(state, state.named);
+  if (report.origin.kind === 'parked') return report.origin.afterRunning;
+  return session.ranSinceResult;
+}
+
+/** The child went on by itself in an earlier turn, under an id of which nothing was delivered. */
+function isAnnouncedOnly({ response }: ReportState, named: WorkState): boolean {
+  return response?.workId === named.workId && !response.delivered;
+}
+
+/** True for a report of the turn of which one is parked already. */
+function repeatsParked(report: Report, state: ReportState, session: ReportedSession): boolean {
+  const { parked } = state;
+  if (parked?.state !== 'parked' || report.origin.kind === 'parked') return false;
+  const workId = workOf(state)?.workId ?? null;
+  const responseId = responseIdOf(report, state);
+  const isOfDelivered = report.responseId !== null && state.response?.delivered === true;
+  if (isOfDelivered && parked.responseId !== responseId) return false;
+  return sameTurnAsParked(parked, responseId, workId, session.ranSinceResult);
 }
 
 type Resolved =
@@ -368,16 +426,10 @@ function resolveOutput(
   turn: Turn,
   context: DecideContext,
 ): Resolved {
-  if (report.status === 'failed') {
-    return { kind: 'own', output: report.output === '' ? null : report.output };
-  }
-  if (report.output !== null && !isBlank(report.output)) {
-    return { kind: 'own', output: report.output };
-  }
-  const { text } = state;
-  if (text && !isBlank(text.text) && !namesOther(text.responseId, report.responseId)) {
-    return { kind: 'text', output: text.text };
-  }
+  const atHand = resolveAtHand(report, state);
+  if (atHand !== null) return atHand;
+  // What upstream has is the newest turn's.
+  if (state.named !== null) return { kind: 'own', output: '' };
   const found = report.upstreamText;
   if (found === null) {
     return context.upstream ? { kind: 'look_up', output: null } : { kind: 'own', output: '' };
@@ -389,6 +441,32 @@ function resolveOutput(
     found.messageId === turn.work?.upstreamMessageId;
   if (found.kind === 'none' || isOld) return { kind: 'own', output: '' };
   return { kind: 'upstream', output: found.text, messageId: found.messageId };
+}
+
+/** What the report says itself, or a text received here; null for an idle of which neither does. */
+function resolveAtHand(
+  report: Report,
+  state: ReportState,
+): Extract<Resolved, { kind: 'own' | 'text' }> | null {
+  if (report.status === 'failed') {
+    return { kind: 'own', output: report.output === '' ? null : report.output };
+  }
+  if (report.output !== null && !isBlank(report.output)) {
+    return { kind: 'own', output: report.output };
+  }
+  const { text } = state;
+  if (text === null || isBlank(text.text) || isTextOfLaterRun(report, state)) return null;
+  if (namesOther(text.responseId, report.responseId)) return null;
+  return { kind: 'text', output: text.text };
+}
+
+/** The newest text is the newest run's: not that of an earlier turn, or of what has waited since. */
+function isTextOfLaterRun({ origin }: Report, { named, session }: ReportState): boolean {
+  return named !== null || (origin.kind === 'parked' && session?.ranSinceResult === true);
+}
+
+function outputAtHand(report: Report, state: ReportState): string | null {
+  return resolveAtHand(report, state)?.output ?? report.output;
 }
 
 function namesOther(a: string | null, b: string | null): boolean {
@@ -440,9 +518,9 @@ function deliver(
     revision,
     lastItemSeq: context.itemSeq,
     resultDigest: context.digest(delivery.status, delivery.output),
-    resultResponseId: responseIdOf(report, session),
+    resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
-    awaitsText: delivery.status === 'completed' && isBlank(delivery.output) && !entry.awaitsText,
+    awaitsText: delivery.status === 'completed' && isBlank(delivery.output),
     upstreamMessageId: delivery.messageId ?? entry.upstreamMessageId,
   };
   const item: ItemWrite = {
@@ -464,13 +542,24 @@ function deliver(
     traceparent: report.traceparent,
     deliveredAt: context.now,
   };
-  const isCurrent = state.work === null || entry.workId === state.work.workId;
   const change = changed(report, state, session, {
-    currentWorkId: isCurrent ? entry.workId : session.currentWorkId,
-    ranSinceResult:
-      isCurrent && report.origin.kind === 'forwarder' ? false : session.ranSinceResult,
+    currentWorkId: state.work === null ? entry.workId : session.currentWorkId,
+    ranSinceResult: ranSinceNow(report, state, session),
   });
-  return { kind: 'deliver', work, item, usesText: state.text !== null, session: change };
+  const usesText = state.named === null && leavesTextBehind(report, state, delivery);
+  return { kind: 'deliver', work, item, usesText, session: change };
+}
+
+/** The text kept here came before this result: it is none of the next. */
+function leavesTextBehind(report: Report, { text }: ReportState, { fromText }: Delivery): boolean {
+  switch (report.origin.kind) {
+    case 'forwarder':
+      return text !== null;
+    case 'parked':
+      return fromText;
+    case 'late_text':
+      return true;
+  }
 }
 
 /** A work entry made from the child's snapshot, where none is there. */
@@ -512,11 +601,12 @@ function park(
   const answer = reason === 'not_found' ? 'not_found' : enough ? 'parked' : 'not_confirmed';
   const session = state.session?.described
     ? changed(report, state, state.session, {
-        ranSinceResult: report.origin.kind === 'forwarder' ? false : state.session.ranSinceResult,
+        ranSinceResult: ranSinceNow(report, state, state.session),
         lastReport: null,
       })
     : null;
-  return { kind: 'park', park: write, answer, session };
+  const usesText = resolveAtHand(report, state)?.kind === 'text';
+  return { kind: 'park', park: write, answer, usesText, session };
 }
 
 function bury(
@@ -529,7 +619,7 @@ function bury(
   const change = session.deleted
     ? null
     : changed(report, state, session, {
-        ranSinceResult: report.origin.kind === 'forwarder' ? false : session.ranSinceResult,
+        ranSinceResult: ranSinceNow(report, state, session),
       });
   return { kind: 'parent_gone', park: write, session: change };
 }
@@ -542,15 +632,21 @@ function parkWrite(
   output: string | null,
 ): ParkWrite {
   const former = state.parked;
-  const ranSince = state.session?.ranSinceResult ?? false;
-  const workId = state.named?.workId ?? state.work?.workId ?? null;
-  const responseId = responseIdOf(report, state.session);
+  const ran = state.named === null && (state.session?.ranSinceResult ?? false);
+  const workId = workOf(state)?.workId ?? null;
+  const responseId = responseIdOf(report, state);
   const again =
     former !== null &&
-    (report.origin.kind === 'parked' || sameTurnAsParked(former, responseId, workId, ranSince));
+    (report.origin.kind === 'parked' || sameTurnAsParked(former, responseId, workId, ran));
+  // A try for which no text was found does not take away the one found before.
+  const isOnlyAgain =
+    isBlank(output ?? '') &&
+    report.status === 'idle' &&
+    report.status === former?.status &&
+    report.outcome === former.outcome;
   return {
     replaces: again ? former : null,
-    takesContent: !again || supersedes(report.status, report.outcome, former),
+    takesContent: !again || (supersedes(report.status, report.outcome, former) && !isOnlyAgain),
     state: to,
     turn: again ? former.turn : (former?.turn ?? 0) + 1,
     parentSessionId: state.inbox?.sessionId ?? state.session?.parentSessionId ?? null,
@@ -560,9 +656,15 @@ function parkWrite(
     output,
     responseId,
     workId,
-    afterRunning: report.origin.kind === 'parked' ? report.origin.afterRunning : ranSince,
+    afterRunning: report.origin.kind === 'parked' ? report.origin.afterRunning : ran,
     tries: (former?.tries ?? 0) + (report.origin.kind === 'forwarder' ? 1 : 0),
   };
+}
+
+/** A new result of the current turn has the child's running behind it. */
+function ranSinceNow(report: Report, state: ReportState, session: ReportedSession): boolean {
+  const settles = report.origin.kind === 'forwarder' && state.named === null;
+  return settles ? false : session.ranSinceResult;
 }
 
 /** The session's columns after the report; null where nothing changes. */
@@ -570,15 +672,17 @@ function changed(
   report: Report,
   state: ReportState,
   session: ReportedSession,
-  set: Partial<Pick<SessionChange, 'currentWorkId' | 'ranSinceResult' | 'lastReport'>>,
+  set: Partial<SessionChange>,
 ): SessionChange | null {
   const forwarded = report.origin.kind === 'forwarder';
+  // The end of an earlier turn says nothing of the one that runs now.
+  const showsNow = forwarded && !(isTerminal(report.status) && state.named !== null);
   const afterCompletion =
     !session.ranSinceResult &&
     (state.work?.status === 'completed' ||
       (state.parked !== null && isCompleted(state.parked.status, state.parked.outcome)));
   const next: SessionChange = {
-    ...(forwarded ? applyReport(session, report, afterCompletion) : session),
+    ...(showsNow ? applyReport(session, report, afterCompletion) : session),
     currentWorkId: session.currentWorkId,
     lastReport: forwarded ? report.fingerprint : session.lastReport,
     ranSinceResult: session.ranSinceResult,

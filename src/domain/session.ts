@@ -1,8 +1,8 @@
 import { isBlank } from './text.ts';
 
 /*
- * A session's status, as its forwarder reports it. `failed` is left only by `running`; the others
- * follow the newest report.
+ * A session's status, as its forwarder reports it: that of the newest report, except that `failed`
+ * stays after an `idle` that trails it. What has failed is shown until `running` clears it.
  */
 
 export type SessionStatus = 'idle' | 'running' | 'waiting' | 'failed';

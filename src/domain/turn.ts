@@ -1,4 +1,5 @@
 import type { WorkState } from './report.ts';
+import { isBlank } from './text.ts';
 import { isClosedToResults, isLive, type EndedStatus } from './work.ts';
 
 /*
@@ -12,6 +13,8 @@ export interface Turn {
   work: WorkState | null;
   /** The child has reported `running` since the turn's last result. */
   ranSince: boolean;
+  /** A result that follows the last one is parked, and the report may be another try of it. */
+  repeatsParked: boolean;
   /** Whether the report's response_id is known as one of this turn's, and delivered already. */
   response: { delivered: boolean } | null;
 }
@@ -20,7 +23,8 @@ export interface Result {
   status: EndedStatus;
   output: string;
   responseId: string | null;
-  digest: string;
+  /** null: its text could not be looked up, so it equals no other. */
+  digest: string | null;
   /** The report names its turn, by work_id or response_id. */
   named: boolean;
 }
@@ -55,6 +59,7 @@ export function mayAddSomething(turn: Turn): boolean {
   if (work === null || isLive(work.status)) return true;
   return (
     turn.ranSince ||
+    turn.repeatsParked ||
     work.provisional ||
     work.awaitsText ||
     work.status === 'unknown' ||
@@ -72,15 +77,22 @@ function mayRepeatFormerTurn(work: WorkState, result: Result): boolean {
 }
 
 function followsOn(turn: Turn, work: WorkState, result: Result): boolean {
+  const named = namesTurn(turn, work, result.responseId);
+  if (named === 'delivered') return false;
   const differs = work.resultDigest !== result.digest;
-  if (work.provisional) return differs;
-  if (turn.ranSince) {
-    const named = namesTurn(turn, work, result.responseId);
-    if (named === 'another') return true;
-    if (named === 'delivered') return false;
-    return differs && !(work.status === 'completed' && result.status === 'failed');
+  if (work.provisional) return differs && (turn.ranSince || !isFoundEmpty(result));
+  if (turn.repeatsParked) return differs;
+  if (!turn.ranSince) {
+    return work.awaitsText && result.status === 'completed' && !isBlank(result.output);
   }
-  return work.awaitsText && result.status === 'completed' && result.output !== '';
+  if (named === 'another') return true;
+  if (named === 'same' && isFoundEmpty(result)) return false;
+  return differs && !(work.status === 'completed' && result.status === 'failed');
+}
+
+/** Nothing was found for an idle without text: as likely the last one again, whose text is used. */
+function isFoundEmpty({ digest, output }: Result): boolean {
+  return digest !== null && isBlank(output);
 }
 
 /** Whose turn the response_id names, as against that of the last result. */
@@ -88,8 +100,9 @@ function namesTurn(
   turn: Turn,
   work: WorkState,
   responseId: string | null,
-): 'another' | 'delivered' | 'unsaid' {
-  if (responseId === null || responseId === work.resultResponseId) return 'unsaid';
+): 'another' | 'delivered' | 'same' | 'unsaid' {
+  if (responseId === null) return 'unsaid';
+  if (responseId === work.resultResponseId) return 'same';
   if (turn.response?.delivered) return 'delivered';
   return turn.response !== null || work.resultResponseId !== null ? 'another' : 'unsaid';
 }

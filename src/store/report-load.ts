@@ -134,24 +134,26 @@ function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] 
         join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
         where s.last_report is distinct from r.fingerprint
         order by s.tenant_id, s.id for no key update of s skip locked
-      ), parents as materialized (
-        select distinct p.tenant_id, coalesce(p.tip_session_id, p.id) as id
+      ), parent_keys as materialized (
+        select c.tenant_id, coalesce(w.parent_session_id, c.parent_session_id) as id
         from children c
         left join lateral (
           select * from work q
           where q.tenant_id = c.tenant_id and q.work_id = c.current_work_id limit 1
         ) w on true
-        join lateral (
-          select * from sessions q where q.tenant_id = c.tenant_id
-            and q.id = coalesce(w.parent_session_id, c.parent_session_id) limit 1
-        ) p on true
         where c.terminal
-      ), inboxes as materialized (
-        select t.tenant_id, t.id from parents d
-        join sessions t on t.tenant_id = d.tenant_id and t.id = d.id
-        order by t.tenant_id, t.id for key share of t skip locked
+      ), parents as materialized (
+        select p.tenant_id, p.id, p.tip_session_id
+        from parent_keys k join sessions p on p.tenant_id = k.tenant_id and p.id = k.id
+        for key share of p skip locked
+      ), tips as materialized (
+        select t.tenant_id, t.id from parents p
+        join sessions t on t.tenant_id = p.tenant_id and t.id = p.tip_session_id
+        where p.tip_session_id is not null for key share of t skip locked
       )
-      select tenant_id, id from children union all select tenant_id, id from inboxes`,
+      select tenant_id, id from children
+      union all select tenant_id, id from parents
+      union all select tenant_id, id from tips`,
   ];
 }
 
@@ -199,6 +201,8 @@ interface LoadedRow {
   text_response_id: string | null;
   parked: ParkedState | null;
   inbox_id: string | null;
+  inbox_deleted: boolean;
+  inbox_open: boolean;
   /** What several reports may share comes once, with the first row. */
   inboxes: LoadedInbox[] | null;
 }
@@ -206,8 +210,6 @@ interface LoadedRow {
 interface LoadedInbox {
   tenantId: string;
   id: string;
-  deleted: boolean;
-  open: boolean;
   /** Never counted further than the limit. */
   pending: number;
   /** A parked report for this parent has been tried as often as is worth it. */
@@ -245,18 +247,26 @@ function loadReports(
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
           json_build_object('workId', tr.work_id, 'delivered', tr.delivered) end as response,
-        case when ${wantsText} and not coalesce(
+        case when not coalesce(
           xr.delivered or xr.work_id is distinct from s.current_work_id, false) then x.text
         end as text,
         x.response_id as text_response_id,
         case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,
           'state', k.state, 'status', k.status, 'outcome', k.outcome,
           'responseId', k.response_id, 'workId', k.work_id, 'tries', k.tries) end as parked,
-        r.tenant_id, r.terminal, coalesce(p.tip_session_id, p.id) as inbox_id
+        r.tenant_id, r.terminal, coalesce(p.tip_session_id, p.id) as inbox_id,
+        coalesce(t.deleted_at, p.deleted_at) is not null as inbox_deleted,
+        case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
+          else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open
       from ${reportPath(sql, keys)}
       left join lateral (
+        select * from sessions q
+        where q.tenant_id = p.tenant_id and q.id = p.tip_session_id limit 1
+      ) t on true
+      left join lateral (
         select * from assistant_texts q
-        where q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh limit 1
+        where ${wantsText} and q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh
+        limit 1
       ) x on true
       left join lateral (
         select * from turn_responses q
@@ -271,18 +281,17 @@ function loadReports(
       ) k on true
     )
     select path.*, case when n = 1 then (
-      select json_agg(json_build_object('tenantId', t.tenant_id, 'id', t.id,
-        'deleted', t.deleted_at is not null,
-        'open', t.inbox_opened_at is not null and t.inbox_closed_at is null,
+      select json_agg(json_build_object('tenantId', d.tenant_id, 'id', d.inbox_id,
         'pending', (select count(*) from (
-          select 1 from items i where i.tenant_id = t.tenant_id and i.session_id = t.id
+          select 1 from items i where i.tenant_id = d.tenant_id and i.session_id = d.inbox_id
             and i.acked_at is null limit ${maxPendingItems}) q),
         'parked', exists (
-          select 1 from parked_reports q where q.tenant_id = t.tenant_id
-            and q.parent_session_id = t.id and q.state = 'parked'
+          select 1 from parked_reports q where q.tenant_id = d.tenant_id
+            and q.parent_session_id = d.inbox_id and q.state = 'parked'
             and q.tries >= ${parkAfterAttempts})))
-      from (select distinct tenant_id, inbox_id from path where terminal) d
-      join sessions t on t.tenant_id = d.tenant_id and t.id = d.inbox_id
+      from (
+        select distinct tenant_id, inbox_id from path where terminal and inbox_id is not null
+      ) d
     ) end as inboxes
     from path order by n`;
 }
@@ -320,8 +329,8 @@ function stateOf(
     inbox: inbox
       ? {
           sessionId: inbox.id,
-          deleted: inbox.deleted,
-          open: inbox.open,
+          deleted: row.inbox_deleted,
+          open: row.inbox_open,
           room: maxPendingItems - inbox.pending,
         }
       : null,

@@ -1,4 +1,4 @@
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { describe, expect, it, test } from 'vitest';
 import { messagePreview, taskStatus, toolAndName } from '../../src/domain/child-session.ts';
 import { codePoints } from '../../src/domain/text.ts';

@@ -1,4 +1,4 @@
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { describe, expect, it, test } from 'vitest';
 import { isSessionId } from '../../src/domain/session-id.ts';
 import {
@@ -247,9 +247,10 @@ describe('a session id', () => {
   );
 });
 
+const maybe = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined });
+
 describe('whatever is said, one thing after the other', () => {
   const id = fc.constantFrom('conv_a', 'conv_b', ID);
-  const maybe = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined });
   const patches: fc.Arbitrary<SnapshotPatch> = fc.record({
     parentSessionId: maybe(fc.option(id)),
     title: maybe(fc.option(fc.string())),
