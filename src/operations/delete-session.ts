@@ -55,7 +55,7 @@ async function emptyInboxes(resources: Resources, tenantId: string, ids: string[
       await planAnew(tx);
       return await deleteItemsOf(tx, some);
     });
-  } while (deleted === ITEMS_AT_A_TIME);
+  } while (deleted > 0);
 }
 
 /** Deletes the deepest part of the tree; answers which sessions that were. */
@@ -88,5 +88,5 @@ async function deleteLocked(
   await deleteWorkOf(tx, of);
   await deleteAssistantTextsOf(tx, of);
   await buryParkedOf(tx, of);
-  while ((await deleteItemsOf(tx, { ...of, limit: ITEMS_AT_A_TIME })) === ITEMS_AT_A_TIME);
+  while ((await deleteItemsOf(tx, { ...of, limit: ITEMS_AT_A_TIME })) > 0);
 }

@@ -18,17 +18,21 @@ export async function putSession(
   put: PutSession,
 ): Promise<{ created: boolean; shown: ShownSession }> {
   const written = await writeSnapshot(resources, { ...put, decide: describeSession });
-  const created = written.kind === 'create' || written.kind === 'recreate';
-  if (!(await deliverWhatWaited(resources, put, written))) return { created, shown: written.shown };
-  const shown = await resources.database.run((db) => selectShownSession(db, put));
-  return { created, shown: shown ?? written.shown };
+  const mayHaveWaited = await deliverWhatWaited(resources, put, written);
+  const now = mayHaveWaited
+    ? await resources.database.run((db) => selectShownSession(db, put))
+    : null;
+  // It may have been deleted meanwhile.
+  const shown = now ?? written.shown;
+  if (shown === null) throw new Error('what a client describes is known');
+  return { created: written.kind === 'create' || written.kind === 'recreate', shown };
 }
 
 /** Answers whether there may have been something. */
 async function deliverWhatWaited(
   resources: Resources,
   { tenantId, sessionId }: SessionKey,
-  { isKnownAnew, openedInbox, moved }: SnapshotWritten,
+  { shown, isKnownAnew, openedInbox, moved }: SnapshotWritten,
 ): Promise<boolean> {
   if (moved) {
     const ids = new Set([sessionId, moved.fromId, moved.toId]);
@@ -37,10 +41,11 @@ async function deliverWhatWaited(
       [...ids].map((id) => ({ tenantId, sessionId: id })),
     );
   }
-  if (isKnownAnew) await deliverParkedOfChild(resources, { tenantId, childId: sessionId });
+  const waits = isKnownAnew && shown?.hasParked === true;
+  if (waits) await deliverParkedOfChild(resources, { tenantId, childId: sessionId });
   const parentIds = [moved?.fromId, openedInbox].filter((id) => id != null);
   for (const parentId of new Set(parentIds)) {
     await deliverParkedForParent(resources, { tenantId, parentId });
   }
-  return isKnownAnew || parentIds.length > 0;
+  return waits || parentIds.length > 0;
 }

@@ -10,6 +10,7 @@ import {
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
 import {
+  countUnreadItems,
   describeStub,
   insertStubs,
   lockSessions,
@@ -38,6 +39,10 @@ import { StorageUnavailable } from '../store/unavailable.ts';
 
 /** Each further try means that someone else has just changed the chain or the family. */
 const TRIES_MAX = 10;
+/** So many unread items are moved by one statement, and within the time that every request has. */
+const MOVED_AT_A_TIME = 5_000;
+/** More may take longer, as they all move in one transaction: a full inbox takes some seconds. */
+const LONG_MOVE_MS = 60_000;
 
 export interface SnapshotWrite extends SessionKey {
   patch: SnapshotPatch;
@@ -47,8 +52,8 @@ export interface SnapshotWrite extends SessionKey {
 
 export interface SnapshotWritten {
   kind: Exclude<SnapshotDecision['kind'], 'refuse'>;
-  /** As the transaction left it: it may have been deleted since. */
-  shown: ShownSession;
+  /** As the transaction left it; null for upstream's word on a session that was deleted here. */
+  shown: ShownSession | null;
   /** The session, or its parent, is known from now on: what is parked for it may be delivered. */
   isKnownAnew: boolean;
   /** The inbox that was opened: what is parked for it may be delivered. */
@@ -63,36 +68,50 @@ export async function writeSnapshot(
   write: SnapshotWrite,
 ): Promise<SnapshotWritten> {
   const now = resources.clock.now();
+  let limits: { deadlineMs?: number } = {};
   for (let tries = 0; tries < TRIES_MAX; tries += 1) {
-    const written = await resources.database.transaction((tx) => tryWrite(tx, write, now));
-    if (written !== 'touches_more') return written;
+    const attempt = { write, now, mayTakeLong: limits.deadlineMs !== undefined };
+    const written = await resources.database.transaction((tx) => tryWrite(tx, attempt), limits);
+    if (written === 'takes_long') limits = { deadlineMs: LONG_MOVE_MS };
+    else if (written !== 'touches_more') return written;
   }
   throw new StorageUnavailable('contended');
 }
 
+interface Attempt {
+  write: SnapshotWrite;
+  now: number;
+  mayTakeLong: boolean;
+}
+
 async function tryWrite(
   tx: Queryable,
-  write: SnapshotWrite,
-  now: number,
-): Promise<SnapshotWritten | 'touches_more'> {
+  { write, now, mayTakeLong }: Attempt,
+): Promise<SnapshotWritten | 'touches_more' | 'takes_long'> {
   const { tenantId, sessionId, patch } = write;
   const before = await selectSession(tx, write);
-  if (before && saysNothingNew(write, before)) return await written(tx, write, UNCHANGED);
+  if (before && saysNothingNew(write, before)) {
+    return { ...UNCHANGED, shown: await selectShownSession(tx, write) };
+  }
   const named = [sessionId, patch.parentSessionId, patch.continuedAs].filter((id) => id != null);
   const made = await insertStubs(tx, { tenantId, ids: [...new Set(named)], now });
 
-  // Nobody descends from a session whose row this very transaction has made.
+  // Nobody else sees a row that this very transaction has made, and nobody descends from it.
   const isNew = made.includes(sessionId);
-  const touched = idsOf(await loadFamily(tx, write, isNew));
-  await lockSessions(tx, { tenantId, ids: touched });
-  const family = await loadFamily(tx, write, isNew);
-  if (idsOf(family).some((id) => !touched.includes(id))) return 'touches_more';
+  let family = await loadFamily(tx, write, isNew);
+  const touched = idsOf(family);
+  if (!isNew || touched.length > 1) {
+    await lockSessions(tx, { tenantId, ids: touched });
+    family = await loadFamily(tx, write, isNew);
+    if (idsOf(family).some((id) => !touched.includes(id))) return 'touches_more';
+  }
+  if (!mayTakeLong && (await movesMuch(tx, family))) return 'takes_long';
 
   const decision = write.decide(sessionId, patch, knownOf(family.row), family.kin);
   if (decision.kind === 'refuse') throw decision.refusal;
   const change =
     decision.kind === 'unchanged' ? UNCHANGED : await apply(tx, { write, family, decision, now });
-  return await written(tx, write, change);
+  return { ...change, shown: await selectShownSession(tx, write) };
 }
 
 type Change = Omit<SnapshotWritten, 'shown'>;
@@ -104,10 +123,10 @@ const UNCHANGED: Change = {
   moved: null,
 };
 
-async function written(tx: Queryable, key: SessionKey, change: Change): Promise<SnapshotWritten> {
-  const shown = await selectShownSession(tx, key);
-  if (shown === null) throw new Error('a session that is described is known');
-  return { ...change, shown };
+async function movesMuch(tx: Queryable, { row, chain }: Family): Promise<boolean> {
+  if (!chain.changes) return false;
+  const inbox = { tenantId: row.tenantId, sessionId: chain.oldTip.id, limit: MOVED_AT_A_TIME + 1 };
+  return (await countUnreadItems(tx, inbox)) > MOVED_AT_A_TIME;
 }
 
 /** True for a repeat, which locks nothing. */
@@ -248,15 +267,18 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
   if (predecessorIds.length > 0) {
     await updateTips(tx, { tenantId, ids: predecessorIds, tipId: newTip.id });
   }
+  if (oldTip.id === newTip.id) return;
   await planAnew(tx);
-  await moveUnreadItems(tx, {
+  const some = {
     tenantId,
     fromId: oldTip.id,
     toId: newTip.id,
     // In its own inbox there is nothing but what is for it and those before it.
-    owners: oldTip.id === sessionId ? 'all' : 'named',
+    owners: oldTip.id === sessionId ? ('all' as const) : ('named' as const),
     ownerIds: [sessionId, ...predecessorIds],
-  });
+    limit: MOVED_AT_A_TIME,
+  };
+  while ((await moveUnreadItems(tx, some)) > 0);
 }
 
 /** An inbox that was open goes on with its session, unless the other was closed on purpose. */

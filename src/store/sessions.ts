@@ -63,6 +63,8 @@ export interface ShownSession {
   inboxOpenedAt: number | null;
   inboxClosedAt: number | null;
   pending: number;
+  /** Some report of it is parked. */
+  hasParked: boolean;
   /** Its current work entry. */
   work: WorkRow | null;
 }
@@ -72,29 +74,35 @@ export async function selectShownSession(
   db: Queryable,
   key: SessionKey,
 ): Promise<ShownSession | null> {
-  const tip = sql`coalesce(${sessions.tipSessionId}, ${sessions.id})`;
+  const tip = sql`coalesce(sessions.tip_session_id, sessions.id)`;
   const ofTip = (column: string) => sql<number | null>`(
     select t.${sql.identifier(column)} from sessions t
-    where t.tenant_id = ${sessions.tenantId} and t.id = ${tip})`;
+    where t.tenant_id = sessions.tenant_id and t.id = ${tip})`;
+  const current = db
+    .select()
+    .from(work)
+    .where(sql`tenant_id = sessions.tenant_id and work_id = sessions.current_work_id`)
+    .limit(1)
+    .as('current');
   const rows = await db
     .select({
       session: getTableColumns(sessions),
       rootSessionId: sql<string>`(
-        ${wayUp(sql`${sessions.tenantId}`, sql`${sessions.id}`)}
+        ${wayUp(sql`sessions.tenant_id`, sql`sessions.id`)}
         select id from up where coalesce(parent, id) = id limit 1)`,
       inboxOpenedAt: ofTip('inbox_opened_at'),
       inboxClosedAt: ofTip('inbox_closed_at'),
       pending: sql<number>`(
         select count(*)::int from items i
-        where i.tenant_id = ${sessions.tenantId} and i.session_id = ${tip}
+        where i.tenant_id = sessions.tenant_id and i.session_id = ${tip}
           and i.acked_at is null)`,
-      work: getTableColumns(work),
+      hasParked: sql<boolean>`exists (
+        select 1 from parked_reports k where k.tenant_id = sessions.tenant_id
+          and k.child_session_id = sessions.id and k.state = 'parked')`,
+      work: current._.selectedFields,
     })
     .from(sessions)
-    .leftJoin(
-      work,
-      and(eq(work.tenantId, sessions.tenantId), eq(work.workId, sessions.currentWorkId)),
-    )
+    .leftJoinLateral(current, sql`true`)
     .where(and(hasKey(key), sql`${sessions.describedAt} is not null`));
   return (rows[0] as ShownSession | undefined) ?? null;
 }
@@ -127,21 +135,14 @@ export async function selectChildren(
       status: sessions.status,
       errorCode: sessions.errorCode,
       errorMessage: sessions.errorMessage,
-      workStatus: work.status,
-      messageStart: sql<string | null>`left(${assistantTexts.text}, 4000)`,
+      workStatus: sql<WorkStatus | null>`(
+        select w.status from work w
+        where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id)`,
+      messageStart: sql<string | null>`(
+        select left(x.text, 4000) from assistant_texts x
+        where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id)`,
     })
     .from(sessions)
-    .leftJoin(
-      work,
-      and(eq(work.tenantId, sessions.tenantId), eq(work.workId, sessions.currentWorkId)),
-    )
-    .leftJoin(
-      assistantTexts,
-      and(
-        eq(assistantTexts.tenantId, sessions.tenantId),
-        eq(assistantTexts.sessionId, sessions.id),
-      ),
-    )
     .where(
       and(
         eq(sessions.tenantId, page.tenantId),
@@ -330,9 +331,22 @@ export async function openSessionInbox(
   await tx.update(sessions).set({ inboxOpenedAt: now, inboxClosedAt: null }).where(hasKey(key));
 }
 
+/** How many items of the inbox are not acked; counted as far as `limit`. */
+export async function countUnreadItems(
+  db: Queryable,
+  of: SessionKey & { limit: number },
+): Promise<number> {
+  const [row] = await db.execute<{ unread: number }>(sql`
+    select count(*)::int as unread from (
+      select 1 from items where tenant_id = ${of.tenantId} and session_id = ${of.sessionId}
+        and acked_at is null limit ${of.limit}) u`);
+  return row?.unread ?? 0;
+}
+
 /**
- * Moves items that are not acked into another session's inbox, free to be read there: those of
- * children of the `ownerIds`, or, with `owners` 'all', all there are. Says how many.
+ * Moves at most `limit` items that are not acked into another session's inbox, free to be read
+ * there: those of children of the `ownerIds`, or, with `owners` 'all', any. To be repeated until it
+ * says 0: an item that someone else has just leased or released is passed over.
  *
  * A child that was deleted since is known by its items only: those stay where they are, but for 'all'.
  */
@@ -344,23 +358,23 @@ export async function moveUnreadItems(
     toId: string;
     owners: 'all' | 'named';
     ownerIds: string[];
+    limit: number;
   },
 ): Promise<number> {
+  // By their place on disk, which is a look-up however the planner errs; locked in order.
   const rows = await tx.execute<{ moved: number }>(sql`
-    with moving as (
-      select i.seq from items i
-      where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
-        and i.acked_at is null and (${move.owners} = 'all' or coalesce(
-          (select c.parent_session_id from sessions c
-            where c.tenant_id = i.tenant_id and c.id = i.child_session_id),
-          (select w.parent_session_id from work w
-            where w.tenant_id = i.tenant_id and w.work_id = i.work_id)
-        ) = any(${sql.param(move.ownerIds)}::text[]))
-      order by i.seq for update of i
-    ), moved as (
-      update items i set session_id = ${move.toId}, leased_until = null from moving
-      where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
-        and i.seq = moving.seq
+    with moved as (
+      update items set session_id = ${move.toId}, leased_until = null
+      where ctid = any(array(
+        select i.ctid from items i
+        where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
+          and i.acked_at is null and (${move.owners} = 'all' or coalesce(
+            (select c.parent_session_id from sessions c
+              where c.tenant_id = i.tenant_id and c.id = i.child_session_id),
+            (select w.parent_session_id from work w
+              where w.tenant_id = i.tenant_id and w.work_id = i.work_id)
+          ) = any(${sql.param(move.ownerIds)}::text[]))
+        order by i.seq limit ${move.limit} for update of i))
       returning 1
     )
     select count(*)::int as moved from moved`);
@@ -410,19 +424,18 @@ export async function deleteAssistantTextsOf(
     );
 }
 
-/** Deletes at most `limit` items from the inboxes of these sessions; says how many. */
+/** Deletes at most `limit` items from the inboxes of these sessions; to be repeated until it says 0. */
 export async function deleteItemsOf(
   tx: Queryable,
   of: { tenantId: string; ids: string[]; limit: number },
 ): Promise<number> {
   const rows = await tx.execute<{ deleted: number }>(sql`
-    with doomed as (
-      select session_id, seq from items
-      where tenant_id = ${of.tenantId} and session_id = any(${sql.param(of.ids)}::text[])
-      order by session_id, seq limit ${of.limit} for update
-    ), deleted as (
-      delete from items i using doomed d
-      where i.tenant_id = ${of.tenantId} and i.session_id = d.session_id and i.seq = d.seq
+    with deleted as (
+      delete from items
+      where ctid = any(array(
+        select i.ctid from items i
+        where i.tenant_id = ${of.tenantId} and i.session_id = any(${sql.param(of.ids)}::text[])
+        order by i.session_id, i.seq limit ${of.limit} for update))
       returning 1
     )
     select count(*)::int as deleted from deleted`);

@@ -1,6 +1,6 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { afterEach, describe, expect, it, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
@@ -16,6 +16,7 @@ const newId = (name: string) => `${name}-${(made += 1)}`;
 const path = (id: string) => `/v1/sessions/${encodeURIComponent(id)}`;
 
 const put = (id: string, body: object = {}) => service.request('PUT', path(id), body);
+const post = (body: object) => service.request('POST', '/v1/sessions', body);
 const get = (id: string) => service.request('GET', path(id));
 const remove = (id: string) => service.request('DELETE', path(id));
 const report = (id: string, data: object) =>
@@ -34,6 +35,26 @@ async function inboxOf(id: string): Promise<string[]> {
 async function rowOf(id: string) {
   const [row] = await database.sql`select * from sessions where id = ${id}`;
   return row;
+}
+
+/** For each session the last one of its chain, or null. */
+const tips = async (...ids: string[]) =>
+  await Promise.all(ids.map(async (id) => (await rowOf(id))?.['tip_session_id'] ?? null));
+
+/** Each chain ends where its links lead. */
+async function expectWholeChains(ids: string[]): Promise<void> {
+  const rows = await database.sql`
+    with recursive walk(start, id) as (
+      select id, id from sessions where id = any(${ids})
+      union
+      select walk.start, s.continued_as from walk join sessions s on s.id = walk.id
+      where s.continued_as is not null
+    )
+    select walk.start, walk.id as walked, coalesce(t.tip_session_id, t.id) as stored
+    from walk join sessions s on s.id = walk.id join sessions t on t.id = walk.start
+    where s.continued_as is null`;
+  expect(rows).toHaveLength(ids.length);
+  for (const row of rows) expect(row['stored']).toBe(row['walked']);
 }
 
 async function deadlocks(): Promise<number> {
@@ -121,7 +142,6 @@ describe('PUT', () => {
 
   it('is the same as POST with the id in the body', async () => {
     const id = newId('c');
-    const post = (body: object) => service.request('POST', '/v1/sessions', body);
     expect((await post({ session_id: id, title: 't' })).status).toBe(201);
     expect((await post({ session_id: id, workspace: '/w' })).status).toBe(200);
     expect((await get(id)).body).toMatchObject({ id, title: 't', workspace: '/w' });
@@ -591,9 +611,6 @@ describe('a session that is created again after it was deleted', () => {
 });
 
 describe('a session that goes on under another id', () => {
-  const tips = async (...ids: string[]) =>
-    await Promise.all(ids.map(async (id) => (await rowOf(id))?.['tip_session_id'] ?? null));
-
   it('has its items delivered to the last session of the chain', async () => {
     const { parent, child } = await family();
     const [second, third] = [newId('second'), newId('third')];
@@ -757,6 +774,18 @@ describe('a session that goes on under another id', () => {
     expect((await finish(child, 'lost')).headers['delivery-outcome']).toBe('parent_gone');
   });
 
+  it('has a full inbox moved, though that takes longer than other requests may', async () => {
+    const [parent, next] = [newId('p'), newId('n')];
+    await put(parent, { inbox: 'open' });
+    await database.sql`
+      insert into items (tenant_id, session_id, seq, source, type, agent, title, status, output, delivered_at)
+      select 'default', ${parent}, n, ${parent} || n, 'sub_agent', 'a', '', 'completed', 'x', now()
+      from generate_series(1000000, 1030000) n`;
+    const moved = await put(parent, { continued_as: next });
+    expect(moved.body.inbox).toEqual({ open: true, pending: 30_001 });
+    expect(await inboxOf(parent)).toEqual([]);
+  });
+
   it('loses nothing and repeats nothing while results arrive', async () => {
     const before = await deadlocks();
     for (let round = 0; round < 6; round += 1) {
@@ -833,22 +862,6 @@ describe('requests for the same sessions at once', () => {
     expect(answers.filter(({ status }) => status === 201)).toHaveLength(1);
     expect(answers.filter(({ status }) => status === 409)).toHaveLength(9);
   });
-
-  /** Each chain ends where its links lead. */
-  async function expectWholeChains(ids: string[]): Promise<void> {
-    const rows = await database.sql`
-      with recursive walk(start, id) as (
-        select id, id from sessions where id = any(${ids})
-        union
-        select walk.start, s.continued_as from walk join sessions s on s.id = walk.id
-        where s.continued_as is not null
-      )
-      select walk.start, walk.id as walked, coalesce(t.tip_session_id, t.id) as stored
-      from walk join sessions s on s.id = walk.id join sessions t on t.id = walk.start
-      where s.continued_as is null`;
-    expect(rows).toHaveLength(ids.length);
-    for (const row of rows) expect(row['stored']).toBe(row['walked']);
-  }
 });
 
 describe('the list of children', () => {

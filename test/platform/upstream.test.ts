@@ -196,11 +196,11 @@ describe('questions', () => {
   });
 });
 
-describe('the circuit breaker', () => {
-  async function fail(upstream: Upstream, times: number): Promise<void> {
-    for (let n = 0; n < times; n += 1) await upstream.readSession(`failing ${n}`);
-  }
+async function fail(upstream: Upstream, times: number): Promise<void> {
+  for (let n = 0; n < times; n += 1) await upstream.readSession(`failing ${n}`);
+}
 
+describe('the circuit breaker', () => {
   it('opens after some failures in a row: upstream is left alone', async () => {
     const { upstream, asked, answerWith } = await startUpstream(json({}, 503));
     await fail(upstream, FAILURES_MAX);
@@ -256,19 +256,19 @@ describe('the circuit breaker', () => {
   });
 });
 
-describe('the newest assistant message', () => {
-  const message = (overrides: Record<string, unknown> = {}) => ({
-    id: 'msg_1',
-    type: 'message',
-    role: 'assistant',
-    content: [{ type: 'output_text', text: 'done' }],
-    ...overrides,
-  });
-  const asked = async (body: unknown) => {
-    const { upstream } = await startUpstream(json(body));
-    return await upstream.readAssistantMessage('c');
-  };
+const message = (overrides: Record<string, unknown> = {}) => ({
+  id: 'msg_1',
+  type: 'message',
+  role: 'assistant',
+  content: [{ type: 'output_text', text: 'done' }],
+  ...overrides,
+});
+const asked = async (body: unknown) => {
+  const { upstream } = await startUpstream(json(body));
+  return await upstream.readAssistantMessage('c');
+};
 
+describe('the newest assistant message', () => {
   test.each<[string, unknown[], { id: string | null; text: string }]>([
     [
       'is the first of the list',
