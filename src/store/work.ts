@@ -2,7 +2,7 @@ import { and, eq, getTableColumns, isNull, sql } from 'drizzle-orm';
 import type { DispatchedChild, DispatchingParent } from '../domain/dispatch.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
-import { assistantTexts, sessions, work, type LateResult } from './schema.ts';
+import { assistantTexts, sessions, work } from './schema.ts';
 
 export type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
@@ -12,8 +12,6 @@ export interface WorkDetail extends WorkRow {
   output: string | null;
   itemSeqs: number[];
 }
-
-export type { LateResult };
 
 interface WorkOf {
   tenantId: string;
