@@ -1,5 +1,5 @@
 import type { SessionStatus } from './session.ts';
-import type { Outcome } from './work.ts';
+import type { EndedStatus } from './work.ts';
 
 /*
  * Terminal reports that cannot be delivered yet are kept, one a turn, and delivered by the service
@@ -25,7 +25,7 @@ export interface ParkedState {
   turn: number;
   state: 'parked' | 'dead';
   status: 'idle' | 'failed';
-  outcome: Outcome | null;
+  outcome: EndedStatus | null;
   responseId: string | null;
   workId: string | null;
   tries: number;
@@ -63,14 +63,14 @@ export function sameTurnAsParked(
  */
 export function supersedes(
   status: SessionStatus,
-  outcome: Outcome | null,
+  outcome: EndedStatus | null,
   parked: ParkedState,
 ): boolean {
   return !(isCompleted(parked.status, parked.outcome) && !isCompleted(status, outcome));
 }
 
 /** True if the report says that its turn was completed. */
-export function isCompleted(status: SessionStatus, outcome: Outcome | null): boolean {
+export function isCompleted(status: SessionStatus, outcome: EndedStatus | null): boolean {
   return outcome === null ? status === 'idle' : outcome === 'completed';
 }
 

@@ -1,6 +1,6 @@
 import { itemId } from './item-id.ts';
 import { retryAfterSeconds, type ParkReason, type UnstoredReason } from './parking.ts';
-import { invalid } from './refusal.ts';
+import { invalid, notFound } from './refusal.ts';
 import type { Decision } from './report.ts';
 
 /** What the forwarder is told of its report. */
@@ -31,7 +31,7 @@ export function outcomeOf(decision: Decision): ReportOutcome {
         ...nothing,
         outcome: 'delivered',
         workId: decision.work.workId,
-        itemId: itemId(decision.item.seq),
+        itemId: decision.item && itemId(decision.item.seq),
       };
     case 'already_delivered': {
       const { workId, lastItemSeq } = decision.work;
@@ -40,6 +40,10 @@ export function outcomeOf(decision: Decision): ReportOutcome {
     }
     case 'settled_elsewhere':
       return { ...nothing, outcome: 'already_delivered' };
+    case 'interrupt':
+      return { ...nothing, outcome: 'accepted', workId: decision.work.workId };
+    case 'not_known':
+      throw notFound('The session');
     case 'not_a_subagent':
       return { ...nothing, outcome: 'not_a_subagent' };
     case 'parent_gone':

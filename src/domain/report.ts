@@ -12,9 +12,18 @@ import {
   type SessionState,
   type StatusReport,
 } from './session.ts';
+import {
+  resultFromReport,
+  secondsBetween,
+  taskResult,
+  type Interruption,
+  type TaskEnd,
+  type TaskResult,
+} from './delegation.ts';
 import { isBlank } from './text.ts';
 import { judge, mayAddSomething, type Turn } from './turn.ts';
 import {
+  isLive,
   labelFromSnapshot,
   type EndedStatus,
   type LiveStatus,
@@ -33,7 +42,8 @@ export const FAILED_WITHOUT_TEXT = 'Error: native sub-agent turn failed';
 export interface Report extends StatusReport {
   tenantId: string;
   sessionId: string;
-  outcome: Outcome | null;
+  /** What the report says of its end; of those that are parked, also how the service ended it. */
+  outcome: EndedStatus | null;
   workId: string | null;
   result: Record<string, unknown> | null;
   traceparent: string | null;
@@ -53,7 +63,11 @@ export type ReportOrigin =
   /** The service itself delivers a report that it had parked, as it was after that many tries. */
   | { kind: 'parked'; id: string; afterRunning: boolean; tries: number }
   /** Assistant text that came after its turn had been delivered without any. */
-  | { kind: 'late_text' };
+  | { kind: 'late_text' }
+  /** The service ends the turn itself: its time is over, or somebody has stopped it. */
+  | { kind: 'end'; as: EndedStatus; task: TaskEnd }
+  /** Somebody asks for the turn to be stopped; a report within the grace is still its result. */
+  | { kind: 'interrupt'; by: Interruption; graceMs: number };
 
 export type UpstreamText =
   | { kind: 'found'; messageId: string | null; text: string }
@@ -77,6 +91,8 @@ export interface ReportedInbox {
   sessionId: string;
   deleted: boolean;
   open: boolean;
+  /** What a completion is to its session at this moment. */
+  disposition: 'note' | 'turn';
   /** How many more items it takes. */
   room: number;
 }
@@ -100,6 +116,19 @@ export interface WorkState {
   provisional: boolean;
   awaitsText: boolean;
   upstreamMessageId: string | null;
+  /** Set for a task of a delegation: its result joins its unit's. */
+  task: TaskOf | null;
+}
+
+/** What makes a work entry a task. */
+export interface TaskOf {
+  delegationId: string;
+  unitId: string;
+  taskIndex: number;
+  mode: 'background' | 'inline';
+  model: string | null;
+  /** As the child's heartbeats have it. */
+  apiCalls: number | null;
 }
 
 export interface ReportState {
@@ -140,19 +169,27 @@ export interface SessionChange extends SessionState {
 /** A work entry as it is to be written: inserted if it is new. */
 export interface WorkWrite extends WorkState {
   endedAt: number | null;
+  /** Of a task that has ended. */
+  result: TaskResult | null;
+  /** Set when the child is asked to stop: why, and when its grace began. */
+  interrupt: { reason: string; at: number; graceMs: number } | null;
 }
 
 export interface ItemWrite {
   sessionId: string;
   seq: number;
   source: string;
-  type: 'sub_agent';
-  workId: string;
-  childSessionId: string;
+  type: 'sub_agent' | 'async_delegation' | 'task_failed';
+  workId: string | null;
+  childSessionId: string | null;
   agent: string;
   title: string;
   status: EndedStatus;
   output: string;
+  details: Record<string, unknown> | null;
+  disposition: 'note' | 'turn';
+  /** The parent may be woken for it. */
+  wakes: boolean;
   recovered: boolean;
   followsSeq: number | null;
   revision: number;
@@ -172,7 +209,7 @@ export interface ParkWrite {
   parentSessionId: string | null;
   reason: ParkReason;
   status: 'idle' | 'failed';
-  outcome: Outcome | null;
+  outcome: EndedStatus | null;
   output: string | null;
   responseId: string | null;
   workId: string | null;
@@ -194,8 +231,15 @@ interface Writes {
 export type Decision =
   /** Not a terminal report, or of a session that is not known: only its status is kept. */
   | ({ kind: 'status'; work: WorkWrite | null; announces: string | null } & Writes)
-  /** The result goes into the inbox, as the turn's first or as one that follows. */
-  | ({ kind: 'deliver'; work: WorkWrite; item: ItemWrite; usesText: boolean } & Writes)
+  /**
+   * The result goes into the inbox, as the turn's first or as one that follows; that of a task
+   * (`item` is null) joins its unit's.
+   */
+  | ({ kind: 'deliver'; work: WorkWrite; item: ItemWrite | null; usesText: boolean } & Writes)
+  /** The turn is to be stopped, within its grace. */
+  | { kind: 'interrupt'; work: WorkWrite; session: SessionChange | null }
+  /** An interrupt of a session that is not known. */
+  | { kind: 'not_known' }
   /** This turn was delivered before; `late` is what stays readable on the entry only. */
   | ({ kind: 'already_delivered'; work: WorkState; late: LateWrite | null } & Writes)
   | ({ kind: 'not_a_subagent' } & Writes)
@@ -224,9 +268,15 @@ export function decide(report: Report, state: ReportState, context: DecideContex
     return { kind: 'refuse_work_id' };
   }
   if (isSettledElsewhere(report, state)) return { kind: 'settled_elsewhere' };
+  if (report.origin.kind === 'interrupt' || report.origin.kind === 'end') {
+    if (!session?.described || session.deleted) return { kind: 'not_known' };
+  }
   if (session?.deleted) return decideDeleted(report, state, session);
   if (!isTerminal(report.status)) return decideSign(report, state);
   if (session === null || !session.described) return decideUnknown(report, state, context);
+  if (report.origin.kind === 'interrupt') {
+    return decideInterrupt(report, report.origin, state, session, context);
+  }
   if (isTopLevel(report.sessionId, session, state.work)) {
     return { kind: 'not_a_subagent', session: changed(report, state, session, {}) };
   }
@@ -236,7 +286,10 @@ export function decide(report: Report, state: ReportState, context: DecideContex
   return decideResult(report, state, session, context);
 }
 
-function isSettledElsewhere({ origin }: Report, { parked }: ReportState): boolean {
+function isSettledElsewhere(report: Report, state: ReportState): boolean {
+  const { origin, workId } = report;
+  const { parked } = state;
+  if (origin.kind === 'end') return workId !== null && workOf(state)?.workId !== workId;
   if (origin.kind !== 'parked') return false;
   return parked?.state !== 'parked' || parked.tries !== origin.tries;
 }
@@ -274,7 +327,50 @@ function runningId(report: Report, state: ReportState, session: ReportedSession)
 }
 
 function withStatus(work: WorkState, status: LiveStatus): WorkWrite {
-  return { ...work, status, endedAt: null };
+  return { ...work, status, endedAt: null, result: null, interrupt: null };
+}
+
+/** Asks the current turn to stop; one without an entry gets its entry by it. */
+function decideInterrupt(
+  report: Report,
+  { by, graceMs }: Extract<ReportOrigin, { kind: 'interrupt' }>,
+  state: ReportState,
+  session: ReportedSession,
+  context: DecideContext,
+): Decision {
+  const { work } = state;
+  if (report.workId !== null && work?.workId !== report.workId) {
+    return { kind: 'settled_elsewhere' };
+  }
+  if (
+    work === null &&
+    (session.parentSessionId === null || isTopLevel(report.sessionId, session, null))
+  ) {
+    return { kind: 'not_a_subagent', session: null };
+  }
+  if (work !== null && !isLive(work.status)) return already(report, state, session, work);
+  if (work?.status === 'cancelling')
+    return { kind: 'status', session: null, work: null, announces: null };
+  const parentId = state.inbox?.sessionId ?? session.parentSessionId ?? '';
+  const entry = work ?? rebuilt(report, session, context, parentId);
+  const interrupt = { reason: by, at: context.now, graceMs };
+  return {
+    kind: 'interrupt',
+    work: { ...entry, status: 'cancelling', endedAt: null, result: null, interrupt },
+    session: work === null ? { ...changeOf(session), currentWorkId: entry.workId } : null,
+  };
+}
+
+function changeOf(session: ReportedSession): SessionChange {
+  const {
+    described: _,
+    deleted: __,
+    parentSessionId: ___,
+    agentName: ____,
+    subAgentName: _____,
+    ...change
+  } = session;
+  return change;
 }
 
 function decideUnknown(report: Report, state: ReportState, context: DecideContext): Decision {
@@ -319,19 +415,25 @@ function decideResult(
     digest: resolved.kind === 'unavailable' ? null : context.digest(status, shown),
     named: responseId !== null || isNamedByWorkId(report, turn),
   });
-  if (verdict.kind === 'late' && turn.work) {
+  if (verdict.kind === 'late' && turn.work && report.origin.kind !== 'end') {
     const { workId, resultDigest } = turn.work;
     const isNews = !isBlank(shown) && resultDigest !== context.digest(turn.work.status, shown);
     const late = isNews ? { workId, status, output: shown, responseId } : null;
     return { ...already(report, state, session, turn.work), late };
   }
-  if (verdict.kind === 'repeat' && turn.work) return already(report, state, session, turn.work);
+  if ((verdict.kind === 'repeat' || verdict.kind === 'late') && turn.work) {
+    return already(report, state, session, turn.work);
+  }
 
   const kept = resolved.kind === 'unavailable' ? report.output : output;
   const inbox = state.inbox;
   if (inbox?.deleted) return bury(report, state, session, kept);
-  if (!inbox?.open) return park(report, state, context, 'missing_parent_inbox', kept);
-  if (inbox.room <= 0) return park(report, state, context, 'inbox_full', kept);
+  // What is waited for in a request never enters the inbox.
+  const entersInbox = turn.work?.task?.mode !== 'inline';
+  if (!inbox || (entersInbox && !inbox.open)) {
+    return park(report, state, context, 'missing_parent_inbox', kept);
+  }
+  if (entersInbox && inbox.room <= 0) return park(report, state, context, 'inbox_full', kept);
   if (resolved.kind === 'unavailable') {
     return park(report, state, context, 'output_unavailable', report.output);
   }
@@ -475,6 +577,7 @@ function namesOther(a: string | null, b: string | null): boolean {
 
 /** The status of the result: what the report says of itself, else what its status means. */
 function endedStatus(report: Report, work: WorkState | null): EndedStatus {
+  if (report.origin.kind === 'end') return report.origin.as;
   if (work?.status === 'cancelling') {
     return report.outcome === 'completed' ? 'completed' : 'cancelled';
   }
@@ -509,39 +612,46 @@ function deliver(
   context: DecideContext,
   delivery: Delivery,
 ): Decision {
-  const entry = delivery.turn.work ?? rebuilt(report, session, context, delivery.inbox);
+  const entry = delivery.turn.work ?? rebuilt(report, session, context, delivery.inbox.sessionId);
   const revision = entry.revision + 1;
   const work: WorkWrite = {
     ...entry,
     status: delivery.status,
     endedAt: context.now,
     revision,
-    lastItemSeq: context.itemSeq,
+    lastItemSeq: entry.task ? null : context.itemSeq,
+    result: entry.task && taskResultOf(report, entry, entry.task, delivery, context.now),
+    interrupt: null,
     resultDigest: context.digest(delivery.status, delivery.output),
     resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
     awaitsText: delivery.status === 'completed' && isBlank(delivery.output),
     upstreamMessageId: delivery.messageId ?? entry.upstreamMessageId,
   };
-  const item: ItemWrite = {
-    sessionId: delivery.inbox.sessionId,
-    seq: context.itemSeq,
-    source: `work:${entry.workId}:${revision}`,
-    type: 'sub_agent',
-    workId: entry.workId,
-    childSessionId: report.sessionId,
-    agent: entry.agent,
-    title: entry.title,
-    status: delivery.status,
-    output: delivery.output,
-    recovered: entry.recovered,
-    followsSeq: entry.lastItemSeq,
-    revision,
-    responseId: work.resultResponseId,
-    createdBy: entry.createdBy,
-    traceparent: report.traceparent,
-    deliveredAt: context.now,
-  };
+  const item: ItemWrite | null = entry.task
+    ? null
+    : {
+        sessionId: delivery.inbox.sessionId,
+        seq: context.itemSeq,
+        source: `work:${entry.workId}:${revision}`,
+        type: 'sub_agent',
+        workId: entry.workId,
+        childSessionId: report.sessionId,
+        agent: entry.agent,
+        title: entry.title,
+        status: delivery.status,
+        output: delivery.output,
+        details: null,
+        disposition: delivery.inbox.disposition,
+        wakes: true,
+        recovered: entry.recovered,
+        followsSeq: entry.lastItemSeq,
+        revision,
+        responseId: work.resultResponseId,
+        createdBy: entry.createdBy,
+        traceparent: report.traceparent,
+        deliveredAt: context.now,
+      };
   const change = changed(report, state, session, {
     currentWorkId: state.work === null ? entry.workId : session.currentWorkId,
     ranSinceResult: ranSinceNow(report, state, session),
@@ -559,6 +669,57 @@ function leavesTextBehind(report: Report, { text }: ReportState, { fromText }: D
       return fromText;
     case 'late_text':
       return true;
+    case 'end':
+    case 'interrupt':
+      return false;
+  }
+}
+
+/** The task's result: what its child says of it, or what is said in its place. */
+function taskResultOf(
+  report: Report,
+  entry: WorkState,
+  task: TaskOf,
+  { status, output }: Delivery,
+  now: number,
+): TaskResult {
+  const durationSeconds = secondsBetween(entry.createdAt, now);
+  const { workId, childSessionId: sessionId } = entry;
+  const of = { taskIndex: task.taskIndex, sessionId, workId, durationSeconds };
+  return taskResult(of, taskEndOf(report, entry, task, status, output));
+}
+
+function taskEndOf(
+  report: Report,
+  entry: WorkState,
+  task: TaskOf,
+  status: EndedStatus,
+  output: string,
+): TaskEnd {
+  if (report.origin.kind === 'end') return report.origin.task;
+  // How the service itself had ended it, when it could only be parked.
+  if (status === 'stalled' || status === 'timeout' || status === 'unknown') {
+    return report.result as unknown as TaskEnd;
+  }
+  return resultFromReport({
+    ...task,
+    reportStatus: report.status === 'failed' ? 'failed' : 'idle',
+    outcome: outcomeSaid(report.outcome),
+    output,
+    result: report.result,
+    workStatus: isLive(entry.status) ? entry.status : 'running',
+  });
+}
+
+function outcomeSaid(outcome: EndedStatus | null): Outcome | null {
+  switch (outcome) {
+    case 'completed':
+    case 'failed':
+    case 'cancelled':
+    case 'interrupted':
+      return outcome;
+    default:
+      return null;
   }
 }
 
@@ -567,12 +728,12 @@ function rebuilt(
   report: Report,
   session: ReportedSession,
   context: DecideContext,
-  inbox: ReportedInbox,
+  parentSessionId: string,
 ): WorkState {
   return {
     ...labelFromSnapshot(session),
     workId: context.workId,
-    parentSessionId: inbox.sessionId,
+    parentSessionId,
     childSessionId: report.sessionId,
     createdBy: null,
     recovered: true,
@@ -586,6 +747,7 @@ function rebuilt(
     provisional: false,
     awaitsText: false,
     upstreamMessageId: null,
+    task: null,
   };
 }
 
@@ -652,7 +814,7 @@ function parkWrite(
     parentSessionId: state.inbox?.sessionId ?? state.session?.parentSessionId ?? null,
     reason,
     status: report.status === 'failed' ? 'failed' : 'idle',
-    outcome: report.outcome,
+    outcome: report.origin.kind === 'end' ? report.origin.as : report.outcome,
     output,
     responseId,
     workId,

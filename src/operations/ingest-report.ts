@@ -3,7 +3,6 @@ import { isTerminal } from '../domain/session.ts';
 import type { Resources } from '../resources.ts';
 import { selectParkedOfChild, type ParkedRow } from '../store/parked-reports.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
-import { announceDelivered } from './announce.ts';
 import { lookUpSession, lookUpText } from './look-up-session.ts';
 
 /** Rounds of looking something up and coming back; each is needed at most once, or after a race. */
@@ -29,17 +28,11 @@ export async function ingestReport(resources: Resources, first: Report): Promise
         report = { ...report, upstreamText: await lookUpText(resources, key) };
         break;
       case 'deliver_parked_first':
-        await deliverParkedOfChild(resources, {
-          tenantId: report.tenantId,
-          childId: report.sessionId,
-        });
+        if (!(await deliverParkedOfChild(resources, { ...key, childId: key.sessionId }))) {
+          report = { ...report, parkedStays: true };
+        }
         break;
       default:
-        if (decision.kind === 'deliver') {
-          announceDelivered(resources, [
-            { tenantId: report.tenantId, sessionId: decision.item.sessionId },
-          ]);
-        }
         return decision;
     }
   }

@@ -1,8 +1,18 @@
 import { createHash } from 'node:crypto';
-import { decide, type Decision, type Report, type WorkState } from '../domain/report.ts';
+import {
+  decide,
+  type Decision,
+  type Report,
+  type ReportedInbox,
+  type WorkState,
+} from '../domain/report.ts';
+import { isLive } from '../domain/work.ts';
+import { instantToWire } from '../store/column-types.ts';
+import { join, type JoiningTask, type UnitState } from '../domain/join.ts';
 import type { Resources } from '../resources.ts';
 import { lockAndLoad, type LoadedReport } from '../store/report-load.ts';
 import { batchStatements, type BatchWrites } from '../store/report-write.ts';
+import { announceDelivered } from './announce.ts';
 
 /*
  * One transaction for a batch of reports, at most one a child: lock and load, decide, write and
@@ -25,17 +35,23 @@ export async function settleReports(
 ): Promise<Settled[]> {
   const now = resources.clock.now();
   const { maxPendingItems, parkAfterAttempts } = resources.policy;
-  return await resources.database.lane(async (lane) => {
+  const { settled, writes } = await resources.database.lane(async (lane) => {
     const loaded = await lockAndLoad(lane, reports, {
       locked,
       maxPendingItems,
       parkAfterAttempts,
       now,
     });
-    const { settled, writes } = decideBatch(resources, reports, loaded, now);
-    await lane.commit(Promise.all(batchStatements(lane, writes, now)));
-    return settled;
+    const decided = decideBatch(resources, reports, loaded, now);
+    await lane.commit(Promise.all(batchStatements(lane, decided.writes, now)));
+    return decided;
   });
+  announceDelivered(resources, [
+    ...writes.items,
+    // Who waits for a call in a request waits under its id.
+    ...writes.units.map(({ tenantId, delegationId }) => ({ tenantId, sessionId: delegationId })),
+  ]);
+  return settled;
 }
 
 /** Fingerprint of a result: equal ones are repeats. */
@@ -50,6 +66,7 @@ function decideBatch(
   now: number,
 ): { settled: Settled[]; writes: BatchWrites } {
   const writes = noWrites();
+  const joins = createJoins();
   const taken = new Map<string, number>();
   const settled = reports.map((report, at): Settled => {
     const row = loaded[at];
@@ -70,12 +87,47 @@ function decideBatch(
       },
     );
     if (needsMoreLocks(decision, row)) return { kind: 'locked_elsewhere' };
-    if (decision.kind === 'deliver') taken.set(inboxKey, inBatch + 1);
+    if (decision.kind === 'deliver' && decision.item) taken.set(inboxKey, inBatch + 1);
     addWrites(writes, report, row, decision, resources);
+    if (decision.kind === 'deliver') joins.add(report, row, decision);
     return { kind: 'decided', decision };
   });
+  joins.write(writes, now);
   return { settled, writes };
 }
+
+/** Gathers the tasks that a batch records, by unit, and ends the units that have no others left. */
+function createJoins() {
+  const units = new Map<
+    string,
+    { tenantId: string; unit: UnitState; inbox: ReportedInbox; tasks: JoiningTask[] }
+  >();
+
+  function add(report: Report, row: LoadedReport, { work }: Deliver): void {
+    const { unit, state, itemSeq } = row;
+    if (work.result === null || unit === null || state.inbox === null) return;
+    const { tenantId } = report;
+    const key = `${tenantId}\0${unit.unitId}`;
+    const joined = units.get(key) ?? { tenantId, unit, inbox: state.inbox, tasks: [] };
+    units.set(key, joined);
+    const before = [state.work, state.named].find((entry) => entry?.workId === work.workId);
+    const wasLive = before !== undefined && before !== null && isLive(before.status);
+    joined.tasks.push({ result: work.result, wasLive, itemSeq });
+  }
+
+  function write(writes: BatchWrites, now: number): void {
+    const instant = { ms: now, text: instantToWire(now) };
+    for (const { tenantId, unit, inbox, tasks } of units.values()) {
+      const joined = join(unit, tasks, inbox, instant);
+      if (joined.unit) writes.units.push({ ...joined.unit, tenantId });
+      for (const item of joined.items) writes.items.push({ ...item, tenantId });
+    }
+  }
+
+  return { add, write };
+}
+
+type Deliver = Extract<Decision, { kind: 'deliver' }>;
 
 function noWrites(): BatchWrites {
   return {
@@ -83,6 +135,7 @@ function noWrites(): BatchWrites {
     insertedWork: [],
     updatedWork: [],
     items: [],
+    units: [],
     responses: [],
     usedTexts: [],
     parked: [],
@@ -94,8 +147,10 @@ function noWrites(): BatchWrites {
 function needsMoreLocks(decision: Decision, row: LoadedReport): boolean {
   switch (decision.kind) {
     case 'deliver':
+      return !row.sessionLocked || !row.inboxLocked || !row.callLocked;
     case 'park':
     case 'parent_gone':
+    case 'interrupt':
       return !row.sessionLocked || !row.inboxLocked;
     case 'status':
     case 'already_delivered':
@@ -106,6 +161,7 @@ function needsMoreLocks(decision: Decision, row: LoadedReport): boolean {
     case 'look_up_text':
     case 'deliver_parked_first':
     case 'settled_elsewhere':
+    case 'not_known':
       return false;
   }
 }
@@ -126,7 +182,7 @@ function addWrites(
       const { work, item } = decision;
       if (isNew(row, work)) writes.insertedWork.push({ ...work, ...of });
       else writes.updatedWork.push({ ...work, ...of });
-      writes.items.push({ ...item, ...of });
+      if (item) writes.items.push({ ...item, tenantId: of.tenantId });
       if (work.resultResponseId !== null) {
         writes.responses.push({
           ...of,
@@ -147,8 +203,13 @@ function addWrites(
         writes.settledParked.push({ ...of, id: report.origin.id });
       }
       return;
+    case 'interrupt':
+      if (isNew(row, decision.work)) writes.insertedWork.push({ ...decision.work, ...of });
+      else writes.updatedWork.push({ ...decision.work, ...of });
+      return;
     case 'park':
     case 'parent_gone':
+      if (decision.kind === 'park' && decision.usesText) writes.usedTexts.push(of);
       writes.parked.push({
         ...decision.park,
         ...of,
@@ -178,6 +239,7 @@ function addWrites(
     case 'look_up_text':
     case 'deliver_parked_first':
     case 'settled_elsewhere':
+    case 'not_known':
       return;
   }
 }

@@ -1,3 +1,6 @@
+import type { DelegationOrigin, TaskResult } from '../domain/delegation.ts';
+import { disposition } from '../domain/disposition.ts';
+import type { UnitState } from '../domain/join.ts';
 import type { ParkedState } from '../domain/parking.ts';
 import type { Report, ReportState } from '../domain/report.ts';
 import { isTerminal, type SessionStatus } from '../domain/session.ts';
@@ -17,6 +20,10 @@ export interface LoadedReport {
   sessionLocked: boolean;
   /** The row of the parent whose inbox it goes to is locked, or there is none. */
   inboxLocked: boolean;
+  /** The unit that the report's work is a task of; null: it is none. */
+  unit: UnitState | null;
+  /** The call of that unit is locked. */
+  callLocked: boolean;
   itemSeq: number;
 }
 
@@ -48,7 +55,12 @@ export async function lockAndLoad(
     loadReports(sql, keys, reports, options),
     nextItemSeqs(sql, reports.length),
   ]);
-  const lockedKeys = new Set(locked.flat().map((row) => key(row.tenant_id, row.id)));
+  const rowsLocked = locked.flat();
+  const keysOf = (kind: string) =>
+    new Set(rowsLocked.filter((row) => row.kind === kind).map((row) => key(row.tenant_id, row.id)));
+  const lockedKeys = keysOf('session');
+  const lockedCalls = keysOf('call');
+  const units = new Map(rows[0]?.units?.map((row) => [key(row.tenantId, row.unitId), row]));
   const inboxes = new Map(rows[0]?.inboxes?.map((row) => [key(row.tenantId, row.id), row]));
   return reports.map((report, at) => {
     const row = rows[at];
@@ -56,10 +68,13 @@ export async function lockAndLoad(
     if (!row || !seq) throw new Error('the load of a batch answers one row a report');
     const inboxKey = row.inbox_id === null ? null : key(report.tenantId, row.inbox_id);
     const inbox = inboxKey === null ? undefined : inboxes.get(inboxKey);
+    const unit = row.unit_id === null ? undefined : units.get(key(report.tenantId, row.unit_id));
     return {
       state: stateOf(row, inbox, options.maxPendingItems),
       sessionLocked: lockedKeys.has(key(report.tenantId, report.sessionId)),
       inboxLocked: inboxKey === null || lockedKeys.has(inboxKey),
+      unit: unit === undefined ? null : unitOf(unit),
+      callLocked: unit === undefined || lockedCalls.has(key(report.tenantId, unit.delegationId)),
       itemSeq: seq.seq,
     };
   });
@@ -70,6 +85,7 @@ function key(tenantId: string, id: string): string {
 }
 
 interface LockedRow {
+  kind: 'session' | 'call';
   tenant_id: string;
   id: string;
 }
@@ -122,7 +138,8 @@ function reportPath(sql: LaneSql, keys: Fragment) {
 /**
  * A batch never waits for a session, so it cannot be part of a deadlock. A report equal to the last
  * one applied is not locked at all: repeats are read-only. The parents' rows are locked against
- * closing, continuing and deleting, not against each other's deliveries.
+ * closing, continuing and deleting, not against each other's deliveries. Calls are waited for:
+ * whoever holds one waits for nothing else.
  */
 function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] {
   return [
@@ -135,7 +152,8 @@ function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] 
         where s.last_report is distinct from r.fingerprint
         order by s.tenant_id, s.id for no key update of s skip locked
       ), parent_keys as materialized (
-        select c.tenant_id, coalesce(w.parent_session_id, c.parent_session_id) as id
+        select c.tenant_id, coalesce(w.parent_session_id, c.parent_session_id) as id,
+          w.delegation_id
         from children c
         left join lateral (
           select * from work q
@@ -150,10 +168,17 @@ function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] 
         select t.tenant_id, t.id from parents p
         join sessions t on t.tenant_id = p.tenant_id and t.id = p.tip_session_id
         where p.tip_session_id is not null for key share of t skip locked
+      ), calls as materialized (
+        select d.tenant_id, d.delegation_id as id
+        from (select distinct tenant_id, delegation_id from parent_keys
+          where delegation_id is not null) k
+        join delegations d on d.tenant_id = k.tenant_id and d.delegation_id = k.delegation_id
+        order by d.tenant_id, d.delegation_id for no key update of d
       )
-      select tenant_id, id from children
-      union all select tenant_id, id from parents
-      union all select tenant_id, id from tips`,
+      select 'session' as kind, tenant_id, id from children
+      union all select 'session', tenant_id, id from parents
+      union all select 'session', tenant_id, id from tips
+      union all select 'call', tenant_id, id from calls`,
   ];
 }
 
@@ -166,15 +191,21 @@ function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<Loc
     sql<LockedRow[]>`
       insert into sessions (tenant_id, id, created_at)
       select r.tenant_id, r.id, ${instantToWire(now)}::timestamptz from ${keys} where r.terminal
-      on conflict do nothing returning tenant_id, id`,
+      on conflict do nothing returning 'session' as kind, tenant_id, id`,
     sql<LockedRow[]>`
-      select l.tenant_id, l.id from sessions l
+      select 'session' as kind, l.tenant_id, l.id from sessions l
       where (l.tenant_id, l.id) in (
         select r.tenant_id, r.id from ${keys}
         union all
         select p.tenant_id, coalesce(p.tip_session_id, p.id)
         from ${reportPath(sql, keys)} where p.id is not null)
       order by l.tenant_id, l.id for no key update of l`,
+    sql<LockedRow[]>`
+      select 'call' as kind, d.tenant_id, d.delegation_id as id from delegations d
+      where (d.tenant_id, d.delegation_id) in (
+        select r.tenant_id, coalesce(nw.delegation_id, w.delegation_id)
+        from ${reportPath(sql, keys)} where s.id is not null)
+      order by d.tenant_id, d.delegation_id for no key update of d`,
   ];
 }
 
@@ -203,8 +234,29 @@ interface LoadedRow {
   inbox_id: string | null;
   inbox_deleted: boolean;
   inbox_open: boolean;
+  inbox_channel: string | null;
+  inbox_viewed: boolean;
+  unit_id: string | null;
+  units: LoadedUnit[] | null;
   /** What several reports may share comes once, with the first row. */
   inboxes: LoadedInbox[] | null;
+}
+
+interface LoadedUnit {
+  tenantId: string;
+  unitId: string;
+  delegationId: string;
+  group: string | null;
+  ended: boolean;
+  revision: number;
+  lastItemSeq: number | null;
+  open: number;
+  results: TaskResult[] | null;
+  mode: 'background' | 'inline';
+  wakes: boolean;
+  notifyFailures: boolean;
+  dispatchedAt: number;
+  origin: DelegationOrigin;
 }
 
 interface LoadedInbox {
@@ -216,6 +268,10 @@ interface LoadedInbox {
   parked: boolean;
 }
 
+function epochMs(sql: LaneSql, column: Fragment) {
+  return sql`(extract(epoch from ${column}) * 1000)::float8`;
+}
+
 /** What the decisions need of an entry, under the names that the domain gives it. */
 function workJson(sql: LaneSql, w: Fragment) {
   return sql`case when ${w}.work_id is not null then json_build_object(
@@ -225,7 +281,16 @@ function workJson(sql: LaneSql, w: Fragment) {
     'revision', ${w}.revision, 'lastItemSeq', ${w}.last_item_seq,
     'formerDigest', ${w}.former_digest, 'resultDigest', ${w}.result_digest,
     'resultResponseId', ${w}.result_response_id, 'provisional', ${w}.provisional,
-    'awaitsText', ${w}.awaits_text, 'upstreamMessageId', ${w}.upstream_message_id) end`;
+    'awaitsText', ${w}.awaits_text, 'upstreamMessageId', ${w}.upstream_message_id,
+    'createdAt', ${epochMs(sql, sql`${w}.created_at`)},
+    'task', case when ${w}.unit_id is not null then json_build_object(
+      'delegationId', ${w}.delegation_id, 'unitId', ${w}.unit_id, 'taskIndex', ${w}.task_index,
+      'model', ${w}.model,
+      'mode', (select d.mode from delegations d where d.tenant_id = ${w}.tenant_id
+        and d.delegation_id = ${w}.delegation_id),
+      'apiCalls', (select h.api_calls from heartbeats h where h.tenant_id = ${w}.tenant_id
+        and h.child_session_id = ${w}.child_session_id and h.work_id = ${w}.work_id)
+    ) end) end`;
 }
 
 function loadReports(
@@ -257,7 +322,10 @@ function loadReports(
         r.tenant_id, r.terminal, coalesce(p.tip_session_id, p.id) as inbox_id,
         coalesce(t.deleted_at, p.deleted_at) is not null as inbox_deleted,
         case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
-          else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open
+          else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
+        case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
+        false as inbox_viewed,
+        coalesce(nw.unit_id, w.unit_id) as unit_id
       from ${reportPath(sql, keys)}
       left join lateral (
         select * from sessions q
@@ -292,8 +360,52 @@ function loadReports(
       from (
         select distinct tenant_id, inbox_id from path where terminal and inbox_id is not null
       ) d
-    ) end as inboxes
+    ) end as inboxes, case when n = 1 then (
+      select json_agg(json_build_object('tenantId', u.tenant_id, 'unitId', u.unit_id,
+        'delegationId', u.delegation_id, 'group', u.group_name,
+        'ended', u.ended_at is not null, 'revision', u.revision,
+        'lastItemSeq', u.last_item_seq, 'open', t.open,
+        'results', case when u.ended_at is not null or t.open <= k.reports then (
+          select json_agg(${shownResult(sql)} order by q.task_index) from work q
+          where q.unit_id = u.unit_id and q.tenant_id = u.tenant_id and q.result is not null) end,
+        'mode', d.mode, 'wakes', d.wakes, 'notifyFailures', d.notify_failures,
+        'dispatchedAt', ${epochMs(sql, sql`d.created_at`)},
+        'origin', json_build_object('session_key', d.session_key,
+          'origin_ui_session_id', d.origin_ui_session_id,
+          'origin_session_id', d.origin_session_id, 'parent_session_id', d.parent_session_id,
+          'goals', d.goals, 'context', d.context, 'toolsets', d.toolsets, 'role', d.role,
+          'model', d.model)))
+      from (
+        select tenant_id, unit_id, count(*) as reports from path
+        where terminal and unit_id is not null group by tenant_id, unit_id
+      ) k
+      join units u on u.tenant_id = k.tenant_id and u.unit_id = k.unit_id
+      join delegations d on d.tenant_id = u.tenant_id and d.delegation_id = u.delegation_id
+      cross join lateral (
+        select count(*) as open from work q where q.unit_id = u.unit_id
+          and q.tenant_id = u.tenant_id and q.ended_at is null
+      ) t
+    ) end as units
     from path order by n`;
+}
+
+/** A summary longer than any item shows is not loaded whole; what is cut is still seen to be so. */
+const SUMMARY_LOADED = 256 * 1024 + 1;
+
+function shownResult(sql: LaneSql) {
+  return sql`q.result || jsonb_build_object(
+    'summary', left(q.result ->> 'summary', ${SUMMARY_LOADED}::int),
+    'error', left(q.result ->> 'error', ${SUMMARY_LOADED}::int))`;
+}
+
+function unitOf(row: LoadedUnit): UnitState {
+  const { mode, wakes, notifyFailures, origin, ...unit } = row;
+  const dispatchedAt = { ms: row.dispatchedAt, text: instantToWire(row.dispatchedAt) };
+  return {
+    ...unit,
+    results: row.results ?? (row.ended || row.open === 0 ? [] : null),
+    call: { mode, wakes, notifyFailures, dispatchedAt, origin },
+  };
 }
 
 function nextItemSeqs(sql: LaneSql, count: number) {
@@ -331,6 +443,10 @@ function stateOf(
           sessionId: inbox.id,
           deleted: row.inbox_deleted,
           open: row.inbox_open,
+          disposition: disposition({
+            channelKind: row.inbox_channel,
+            viewers: row.inbox_viewed ? 1 : 0,
+          }),
           room: maxPendingItems - inbox.pending,
         }
       : null,

@@ -5,6 +5,7 @@ import type {
   SessionChange,
   WorkWrite,
 } from '../domain/report.ts';
+import type { UnitWrite } from '../domain/join.ts';
 import { instantToWire } from './column-types.ts';
 import type { Lane, LaneSql } from './database.ts';
 
@@ -18,7 +19,8 @@ export interface BatchWrites {
   sessions: (SessionChange & Of)[];
   insertedWork: (WorkWrite & Of & { createdAt: number })[];
   updatedWork: (WorkWrite & Of)[];
-  items: (ItemWrite & Of)[];
+  items: (ItemWrite & { tenantId: string })[];
+  units: (UnitWrite & { tenantId: string })[];
   responses: (Of & { responseId: string; workId: string; delivered: boolean })[];
   usedTexts: Of[];
   parked: (ParkWrite & Of & { id: string; traceparent: string | null; result: object | null })[];
@@ -44,6 +46,9 @@ export function batchStatements(
   if (writes.insertedWork.length > 0) statements.push(insertWork(sql, writes.insertedWork));
   if (writes.updatedWork.length > 0) statements.push(updateWork(sql, writes.updatedWork));
   if (writes.items.length > 0) statements.push(insertItems(sql, writes.items));
+  if (writes.units.length > 0) {
+    statements.push(endUnits(sql, writes.units), endCalls(sql, writes.units));
+  }
   if (writes.responses.length > 0) statements.push(upsertResponses(sql, writes.responses));
   if (writes.usedTexts.length > 0) statements.push(markTextsUsed(sql, writes.usedTexts));
   if (writes.settledParked.length > 0) statements.push(deleteParked(sql, writes.settledParked));
@@ -74,20 +79,26 @@ function insertWork(sql: LaneSql, rows: BatchWrites['insertedWork']): PromiseLik
   return sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       recovered, status, created_at, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id)
+      result_response_id, provisional, awaits_text, upstream_message_id, interrupt_reason,
+      interrupted_at, grace_ms, due_at)
     select r.tenant_id, r.work_id, r.parent_id, r.child_id, r.agent, r.title, true, r.status,
-      r.at, r.at, r.revision, r.last_item_seq, r.result_digest, r.result_response_id, false,
-      r.awaits_text, r.upstream_message_id
+      r.at, r.ended_at, r.revision, r.last_item_seq, r.result_digest, r.result_response_id, false,
+      r.awaits_text, r.upstream_message_id, r.interrupt_reason, r.interrupted_at, r.grace_ms,
+      r.interrupted_at + r.grace_ms * interval '1 millisecond'
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[],
       ${rows.map((r) => r.parentSessionId)}::text[], ${rows.map((r) => r.childSessionId)}::text[],
       ${rows.map((r) => r.agent)}::text[], ${rows.map((r) => r.title)}::text[],
-      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => instantToWire(r.createdAt))}::timestamptz[],
-      ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
+      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => r.createdAt)}::timestamptz[],
+      ${rows.map((r) => r.endedAt)}::timestamptz[], ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
       ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
-      ${rows.map((r) => r.awaitsText)}::boolean[], ${rows.map((r) => r.upstreamMessageId)}::text[]
-    ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, at, revision,
-      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id)`;
+      ${rows.map((r) => r.awaitsText)}::boolean[], ${rows.map((r) => r.upstreamMessageId)}::text[],
+      ${rows.map((r) => r.interrupt?.reason ?? null)}::text[],
+      ${rows.map((r) => r.interrupt?.at ?? null)}::timestamptz[],
+      ${rows.map((r) => r.interrupt?.graceMs ?? null)}::bigint[]
+    ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, at, ended_at, revision,
+      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id,
+      interrupt_reason, interrupted_at, grace_ms)`;
 }
 
 function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): PromiseLike<unknown> {
@@ -95,17 +106,27 @@ function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): PromiseLike
     update work w set status = r.status, ended_at = coalesce(w.ended_at, r.ended_at),
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
       result_response_id = r.result_response_id, provisional = r.provisional,
-      awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id
+      awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id,
+      result = coalesce(r.result::jsonb, w.result),
+      interrupt_reason = coalesce(r.interrupt_reason, w.interrupt_reason),
+      interrupted_at = coalesce(r.interrupted_at, w.interrupted_at),
+      grace_ms = coalesce(r.grace_ms, w.grace_ms),
+      due_at = least(w.due_at, r.interrupted_at + r.grace_ms * interval '1 millisecond')
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[],
       ${rows.map((r) => r.status)}::text[],
-      ${rows.map((r) => (r.endedAt === null ? null : instantToWire(r.endedAt)))}::timestamptz[],
+      ${rows.map((r) => r.endedAt)}::timestamptz[],
       ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
       ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
       ${rows.map((r) => r.provisional)}::boolean[], ${rows.map((r) => r.awaitsText)}::boolean[],
-      ${rows.map((r) => r.upstreamMessageId)}::text[]
+      ${rows.map((r) => r.upstreamMessageId)}::text[],
+      ${rows.map((r) => r.result && JSON.stringify(r.result))}::text[],
+      ${rows.map((r) => r.interrupt?.reason ?? null)}::text[],
+      ${rows.map((r) => r.interrupt?.at ?? null)}::timestamptz[],
+      ${rows.map((r) => r.interrupt?.graceMs ?? null)}::bigint[]
     ) as r(tenant_id, work_id, status, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id)
+      result_response_id, provisional, awaits_text, upstream_message_id, result, interrupt_reason,
+      interrupted_at, grace_ms)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
 }
 
@@ -113,8 +134,11 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items']): PromiseLike<unkn
   return sql`
     insert into items (tenant_id, session_id, seq, source, type, work_id, child_session_id, agent,
       title, status, output, recovered, follows_seq, revision, response_id, created_by,
-      traceparent, delivered_at)
-    select * from unnest(
+      traceparent, delivered_at, disposition, details)
+    select tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status,
+      output, recovered, follows_seq, revision, response_id, created_by, traceparent, delivered_at,
+      disposition, details::jsonb
+    from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.sessionId)}::text[],
       ${rows.map((r) => r.seq)}::bigint[], ${rows.map((r) => r.source)}::text[],
       ${rows.map((r) => r.type)}::text[], ${rows.map((r) => r.workId)}::text[],
@@ -124,7 +148,39 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items']): PromiseLike<unkn
       ${rows.map((r) => r.followsSeq)}::bigint[], ${rows.map((r) => r.revision)}::int[],
       ${rows.map((r) => r.responseId)}::text[], ${rows.map((r) => r.createdBy)}::text[],
       ${rows.map((r) => r.traceparent)}::text[],
-      ${rows.map((r) => instantToWire(r.deliveredAt))}::timestamptz[])`;
+      ${rows.map((r) => r.deliveredAt)}::timestamptz[], ${rows.map((r) => r.disposition)}::text[],
+      ${rows.map((r) => r.details && JSON.stringify(r.details))}::text[]
+    ) as r(tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status, output,
+      recovered, follows_seq, revision, response_id, created_by, traceparent, delivered_at,
+      disposition, details)`;
+}
+
+function endUnits(sql: LaneSql, rows: BatchWrites['units']): PromiseLike<unknown> {
+  return sql`
+    update units u set status = r.status, ended_at = coalesce(u.ended_at, r.ended_at),
+      revision = r.revision, last_item_seq = r.last_item_seq
+    from unnest(
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.unitId)}::text[],
+      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => r.endedAt)}::timestamptz[],
+      ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[]
+    ) as r(tenant_id, unit_id, status, ended_at, revision, last_item_seq)
+    where u.tenant_id = r.tenant_id and u.unit_id = r.unit_id`;
+}
+
+/** A call ends with its last unit; it is locked, so that no two units are each other's last. */
+function endCalls(sql: LaneSql, rows: BatchWrites['units']): PromiseLike<unknown> {
+  return sql`
+    update delegations d set ended_at = r.ended_at
+    from (
+      select distinct * from unnest(
+        ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.delegationId)}::text[],
+        ${rows.map((r) => r.endedAt)}::timestamptz[]
+      ) as q(tenant_id, delegation_id, ended_at)
+    ) r
+    where d.tenant_id = r.tenant_id and d.delegation_id = r.delegation_id and d.ended_at is null
+      and not exists (
+        select 1 from units u where u.delegation_id = d.delegation_id
+          and u.tenant_id = d.tenant_id and u.ended_at is null)`;
 }
 
 function upsertResponses(sql: LaneSql, rows: BatchWrites['responses']): PromiseLike<unknown> {
