@@ -189,6 +189,55 @@ CREATE TABLE "units" (
 	CONSTRAINT "units_ended_or_running" CHECK (("units"."ended_at" is null) = ("units"."status" = 'running'))
 );
 --> statement-breakpoint
+CREATE TABLE "viewers" (
+	"tenant_id" text NOT NULL,
+	"viewer_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"attached_at" timestamp with time zone NOT NULL,
+	"renewed_at" timestamp with time zone NOT NULL,
+	"lease_ms" bigint NOT NULL,
+	CONSTRAINT "viewers_tenant_id_viewer_id_pk" PRIMARY KEY("tenant_id","viewer_id")
+);
+--> statement-breakpoint
+CREATE TABLE "wakes" (
+	"tenant_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"pending" boolean NOT NULL,
+	"last_notice" text,
+	"repeat_at" timestamp with time zone,
+	"repeat_delay_ms" bigint NOT NULL,
+	"announcements" integer NOT NULL,
+	CONSTRAINT "wakes_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
+);
+--> statement-breakpoint
+CREATE TABLE "webhook_wakes" (
+	"tenant_id" text NOT NULL,
+	"id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"number" integer NOT NULL,
+	"notice" text NOT NULL,
+	"pending" integer NOT NULL,
+	"item_id" text,
+	"created_by" text,
+	"with_created_by" boolean DEFAULT true NOT NULL,
+	"tries" integer DEFAULT 0 NOT NULL,
+	"due_at" timestamp with time zone NOT NULL,
+	"leased_until" timestamp with time zone,
+	"created_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "webhook_wakes_tenant_id_id_pk" PRIMARY KEY("tenant_id","id")
+);
+--> statement-breakpoint
+CREATE TABLE "webhooks" (
+	"tenant_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"url" text NOT NULL,
+	"secret" text,
+	"format" text NOT NULL,
+	"created_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "webhooks_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id"),
+	CONSTRAINT "webhooks_format_known" CHECK ("webhooks"."format" in ('standard', 'session_message'))
+);
+--> statement-breakpoint
 CREATE TABLE "work" (
 	"tenant_id" text NOT NULL,
 	"work_id" text NOT NULL,
@@ -248,6 +297,10 @@ CREATE INDEX "sessions_by_runner" ON "sessions" USING btree ("runner_id","tenant
 CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint
 CREATE INDEX "turn_responses_by_work" ON "turn_responses" USING btree ("work_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "units_by_delegation" ON "units" USING btree ("delegation_id","tenant_id","ordinal");--> statement-breakpoint
+CREATE INDEX "viewers_by_session" ON "viewers" USING btree ("session_id","tenant_id");--> statement-breakpoint
+CREATE INDEX "wakes_to_repeat" ON "wakes" USING btree ("repeat_at") WHERE "wakes"."repeat_at" is not null;--> statement-breakpoint
+CREATE INDEX "webhook_wakes_due" ON "webhook_wakes" USING btree ("due_at");--> statement-breakpoint
+CREATE INDEX "webhook_wakes_by_session" ON "webhook_wakes" USING btree ("session_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "work_by_parent" ON "work" USING btree ("parent_session_id","tenant_id","work_id");--> statement-breakpoint
 CREATE INDEX "work_by_child" ON "work" USING btree ("child_session_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "work_by_unit" ON "work" USING btree ("unit_id","tenant_id","task_index") WHERE "work"."unit_id" is not null;--> statement-breakpoint

@@ -449,3 +449,83 @@ export const serviceWatch = pgTable(
   },
   (t) => [primaryKey({ columns: [t.tenantId] })],
 );
+
+/** Who watches a session, each for as long as its lease lasts. */
+export const viewers = pgTable(
+  'viewers',
+  {
+    tenantId,
+    viewerId: text('viewer_id').notNull(),
+    sessionId: text('session_id').notNull(),
+    attachedAt: instant('attached_at').notNull(),
+    renewedAt: instant('renewed_at').notNull(),
+    leaseMs: bigint('lease_ms', { mode: 'number' }).notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.viewerId] }),
+    index('viewers_by_session').on(t.sessionId, t.tenantId),
+  ],
+);
+
+/** Whether a parent was told of its inbox, and when it is told again (domain/wake.ts). */
+export const wakes = pgTable(
+  'wakes',
+  {
+    tenantId,
+    sessionId: text('session_id').notNull(),
+    pending: boolean('pending').notNull(),
+    lastNotice: text('last_notice'),
+    repeatAt: instant('repeat_at'),
+    repeatDelayMs: bigint('repeat_delay_ms', { mode: 'number' }).notNull(),
+    announcements: integer('announcements').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.sessionId] }),
+    index('wakes_to_repeat')
+      .on(t.repeatAt)
+      .where(sql`${t.repeatAt} is not null`),
+  ],
+);
+
+/** Where a parent is woken from outside. */
+export const webhooks = pgTable(
+  'webhooks',
+  {
+    tenantId,
+    sessionId: text('session_id').notNull(),
+    url: text('url').notNull(),
+    secret: text('secret'),
+    format: text('format').notNull(),
+    createdAt: instant('created_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.sessionId] }),
+    check('webhooks_format_known', sql`${t.format} in ('standard', 'session_message')`),
+  ],
+);
+
+/** Wakes on their way to a webhook; a replica that sends one holds it until `leased_until`. */
+export const webhookWakes = pgTable(
+  'webhook_wakes',
+  {
+    tenantId,
+    id: text('id').notNull(),
+    sessionId: text('session_id').notNull(),
+    /** The number that the announcement has in the wake state. */
+    number: integer('number').notNull(),
+    notice: text('notice').notNull(),
+    pending: integer('pending').notNull(),
+    itemId: text('item_id'),
+    createdBy: text('created_by'),
+    withCreatedBy: boolean('with_created_by').notNull().default(true),
+    tries: integer('tries').notNull().default(0),
+    dueAt: instant('due_at').notNull(),
+    leasedUntil: instant('leased_until'),
+    createdAt: instant('created_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.id] }),
+    index('webhook_wakes_due').on(t.dueAt),
+    index('webhook_wakes_by_session').on(t.sessionId, t.tenantId),
+  ],
+);
