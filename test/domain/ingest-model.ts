@@ -184,43 +184,37 @@ function load(model: Model, report: Report): ReportState {
 
 function write(model: Model, report: Report, decision: Decision): void {
   if ('session' in decision && decision.session) Object.assign(model.session, decision.session);
-  switch (decision.kind) {
-    case 'status':
-      if (decision.work) putWork(model, decision.work);
-      if (decision.announces !== null && model.session.currentWorkId !== null) {
-        remember(model, decision.announces, model.session.currentWorkId, false);
-      }
-      return;
-    case 'deliver': {
-      const { work, item } = decision;
-      putWork(model, work);
-      model.items.push(item);
-      if (work.resultResponseId !== null) {
-        remember(model, work.resultResponseId, work.workId, true);
-      }
-      if (decision.usesText && model.text) model.text.fresh = false;
-      settle(model, report, 'delivered');
-      return;
+  if (decision.kind === 'status') {
+    if (decision.work) putWork(model, decision.work);
+    const { currentWorkId } = model.session;
+    if (decision.announces !== null && currentWorkId !== null) {
+      remember(model, decision.announces, currentWorkId, false);
     }
-    case 'already_delivered':
-      if (decision.late) putLate(model, decision.late);
-      settle(model, report, 'repeat');
-      return;
-    case 'park':
-      putParked(model, report, decision.park);
-      if (decision.usesText && model.text) model.text.fresh = false;
-      return;
-    case 'parent_gone':
-      putParked(model, report, decision.park);
-      settle(model, report, 'dead');
-      return;
-    default:
-      settle(model, report, 'repeat');
+  } else if (decision.kind === 'deliver') {
+    deliver(model, decision);
+    settle(model, report, 'delivered');
+  } else if (decision.kind === 'park') {
+    putParked(model, report, decision.park);
+    if (decision.usesText && model.text) model.text.fresh = false;
+  } else if (decision.kind === 'parent_gone') {
+    putParked(model, report, decision.park);
+    settle(model, report, 'dead');
+  } else {
+    if (decision.kind === 'already_delivered' && decision.late) putLate(model, decision.late);
+    settle(model, report, 'repeat');
   }
 }
 
-function putWork(model: Model, { endedAt: _, ...work }: WorkState & { endedAt: number | null }) {
-  model.work.set(work.workId, work);
+function deliver(model: Model, decision: Extract<Decision, { kind: 'deliver' }>): void {
+  const { work, item, usesText } = decision;
+  putWork(model, work);
+  if (item !== null) model.items.push(item);
+  if (work.resultResponseId !== null) remember(model, work.resultResponseId, work.workId, true);
+  if (usesText && model.text) model.text.fresh = false;
+}
+
+function putWork(model: Model, work: WorkState): void {
+  model.work.set(work.workId, { ...work });
 }
 
 function remember(model: Model, responseId: string, workId: string, delivered: boolean): void {
@@ -250,13 +244,16 @@ function putParked(model: Model, report: Report, park: ParkWrite): void {
 }
 
 /** The report is settled, and with it those that were parked in its place. */
-function settle(model: Model, report: Report, fate: 'delivered' | 'repeat' | 'dead'): void {
-  const { origin, fingerprint } = report;
+function settle(
+  model: Model,
+  { origin, fingerprint }: Report,
+  fate: 'delivered' | 'repeat' | 'dead',
+): void {
   if (origin.kind !== 'parked') {
     model.fates.set(fingerprint, fate);
     return;
   }
   const row = model.parked.find(({ id }) => id === origin.id);
-  for (const report of row?.of ?? []) model.fates.set(report, fate);
+  for (const one of row?.of ?? []) model.fates.set(one, fate);
   if (fate !== 'dead') model.parked = model.parked.filter(({ id }) => id !== origin.id);
 }

@@ -1,4 +1,4 @@
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { Report } from '../../src/domain/report.ts';
 import type { ReportOutcome } from '../../src/domain/report-outcome.ts';
@@ -37,25 +37,29 @@ type Step =
   | { do: 'upstream'; is: Model['upstream'] }
   | { do: 'dispatch' | 'open' | 'close' | 'redeliver' };
 
-const id = fc.option(fc.constantFrom('r1', 'r2', 'r3'));
-const text = fc.constantFrom('one', 'two', 'three');
+const someId = fc.option(fc.constantFrom('r1', 'r2', 'r3'));
+const someText = fc.constantFrom('one', 'two', 'three');
 
-const said: fc.Arbitrary<Said> = fc.record({
+const someSaid: fc.Arbitrary<Said> = fc.record({
   status: fc.constantFrom('running', 'waiting', 'idle', 'idle', 'idle', 'failed'),
-  output: fc.oneof(text, fc.constantFrom(null, '', ' ')),
-  responseId: id,
+  output: fc.oneof(someText, fc.constantFrom(null, '', ' ')),
+  responseId: someId,
   outcome: fc.option(fc.constantFrom('completed', 'failed', 'cancelled', 'interrupted'), {
     freq: 8,
   }),
 });
 
-const upstream: fc.Arbitrary<Model['upstream']> = fc.oneof(
+const someUpstream: fc.Arbitrary<Model['upstream']> = fc.oneof(
   fc.constantFrom(null, { kind: 'none' as const }, { kind: 'unavailable' as const }),
-  fc.record({ kind: fc.constant('found' as const), messageId: fc.constantFrom('m1', 'm2'), text }),
+  fc.record({
+    kind: fc.constant('found' as const),
+    messageId: fc.constantFrom('m1', 'm2'),
+    text: someText,
+  }),
 );
 
-const step: fc.Arbitrary<Step> = fc.oneof(
-  { weight: 8, arbitrary: fc.record({ do: fc.constant('post' as const), said }) },
+const someStep: fc.Arbitrary<Step> = fc.oneof(
+  { weight: 8, arbitrary: fc.record({ do: fc.constant('post' as const), said: someSaid }) },
   {
     weight: 3,
     arbitrary: fc.record({ do: fc.constant('duplicate' as const), back: fc.nat({ max: 4 }) }),
@@ -63,7 +67,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 3, arbitrary: fc.constant({ do: 'dispatch' as const }) },
   {
     weight: 2,
-    arbitrary: fc.record({ do: fc.constant('say' as const), text, responseId: id }),
+    arbitrary: fc.record({ do: fc.constant('say' as const), text: someText, responseId: someId }),
   },
   {
     weight: 1,
@@ -72,7 +76,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
       as: fc.constantFrom('cancelling', 'cancelled', 'unknown'),
     }),
   },
-  { weight: 1, arbitrary: fc.record({ do: fc.constant('upstream' as const), is: upstream }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('upstream' as const), is: someUpstream }) },
   {
     weight: 3,
     arbitrary: fc.record({ do: fc.constantFrom('open', 'close', 'redeliver') }),
@@ -194,7 +198,7 @@ describe('whatever a forwarder sends and whatever becomes of the inbox', () => {
     'each turn has one first item, nothing accepted is lost, and a repeat adds nothing',
     () => {
       fc.assert(
-        fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
+        fc.property(fc.array(someStep, { maxLength: 30 }), (steps) => {
           const model = aModel();
           const sent: Said[] = [];
           let terminal = 0;
@@ -221,7 +225,7 @@ describe('whatever a forwarder sends and whatever becomes of the inbox', () => {
     'once the inbox is open and upstream answers, nothing stays parked',
     () => {
       fc.assert(
-        fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
+        fc.property(fc.array(someStep, { maxLength: 30 }), (steps) => {
           const model = aModel();
           const sent: Said[] = [];
           for (const taken of steps) take(model, taken, sent);
@@ -253,7 +257,7 @@ interface Run {
 type Interlude = (typeof INTERLUDES)[number] | 'former repeated';
 
 const INTERLUDES = ['open', 'close', 'upstream', 'no upstream', 'old id'] as const;
-const run: fc.Arbitrary<Run> = fc.record({
+const someRun: fc.Arbitrary<Run> = fc.record({
   begins: fc.constantFrom('dispatch', 'running'),
   announces: fc.boolean(),
   named: fc.boolean(),
@@ -343,7 +347,7 @@ describe('a forwarder that retries, repeats itself and gives up', () => {
     'brings each run of its child to the parent, once',
     () => {
       fc.assert(
-        fc.property(fc.array(run, { maxLength: 8 }), (runs) => {
+        fc.property(fc.array(someRun, { maxLength: 8 }), (runs) => {
           const story: Story = {
             model: aModel(),
             named: [],

@@ -63,7 +63,7 @@ export function aSession(set: Partial<ReportedSession> = {}): ReportedSession {
 }
 
 export function anInbox(set: Partial<ReportedInbox> = {}): ReportedInbox {
-  return { sessionId: 'parent', deleted: false, open: true, room: 10, ...set };
+  return { sessionId: 'parent', deleted: false, open: true, disposition: 'turn', room: 10, ...set };
 }
 
 /** Work that runs. */
@@ -86,6 +86,7 @@ export function aWork(set: Partial<WorkState> = {}): WorkState {
     provisional: false,
     awaitsText: false,
     upstreamMessageId: null,
+    task: null,
     ...set,
   };
 }
