@@ -49,13 +49,13 @@ export async function deleteSession(resources: Resources, key: SessionKey): Prom
 /** Ahead of the transaction that marks them, which could not take 100,000 items within its time. */
 async function emptyInboxes(resources: Resources, tenantId: string, ids: string[]): Promise<void> {
   const some = { tenantId, ids, limit: ITEMS_AT_A_TIME };
-  let deleted: number;
+  let found: number;
   do {
-    deleted = await resources.database.transaction(async (tx) => {
+    found = await resources.database.transaction(async (tx) => {
       await planAnew(tx);
       return await deleteItemsOf(tx, some);
     });
-  } while (deleted > 0);
+  } while (found > 0);
 }
 
 /** Deletes the deepest part of the tree; answers which sessions that were. */

@@ -346,7 +346,7 @@ export async function countUnreadItems(
 /**
  * Moves at most `limit` items that are not acked into another session's inbox, free to be read
  * there: those of children of the `ownerIds`, or, with `owners` 'all', any. To be repeated until it
- * says 0: an item that someone else has just leased or released is passed over.
+ * says that it found none: one that was leased or released meanwhile is only moved the next time.
  *
  * A child that was deleted since is known by its items only: those stay where they are, but for 'all'.
  */
@@ -362,23 +362,23 @@ export async function moveUnreadItems(
   },
 ): Promise<number> {
   // By their place on disk, which is a look-up however the planner errs; locked in order.
-  const rows = await tx.execute<{ moved: number }>(sql`
-    with moved as (
+  const rows = await tx.execute<{ found: number }>(sql`
+    with found as materialized (
+      select i.ctid from items i
+      where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
+        and i.acked_at is null and (${move.owners} = 'all' or coalesce(
+          (select c.parent_session_id from sessions c
+            where c.tenant_id = i.tenant_id and c.id = i.child_session_id),
+          (select w.parent_session_id from work w
+            where w.tenant_id = i.tenant_id and w.work_id = i.work_id)
+        ) = any(${sql.param(move.ownerIds)}::text[]))
+      order by i.seq limit ${move.limit} for update of i
+    ), moved as (
       update items set session_id = ${move.toId}, leased_until = null
-      where ctid = any(array(
-        select i.ctid from items i
-        where i.tenant_id = ${move.tenantId} and i.session_id = ${move.fromId}
-          and i.acked_at is null and (${move.owners} = 'all' or coalesce(
-            (select c.parent_session_id from sessions c
-              where c.tenant_id = i.tenant_id and c.id = i.child_session_id),
-            (select w.parent_session_id from work w
-              where w.tenant_id = i.tenant_id and w.work_id = i.work_id)
-          ) = any(${sql.param(move.ownerIds)}::text[]))
-        order by i.seq limit ${move.limit} for update of i))
-      returning 1
+      where ctid = any(array(select ctid from found))
     )
-    select count(*)::int as moved from moved`);
-  return rows[0]?.moved ?? 0;
+    select count(*)::int as found from found`);
+  return rows[0]?.found ?? 0;
 }
 
 /** Leaves nothing of these sessions but a marker. */
@@ -424,22 +424,24 @@ export async function deleteAssistantTextsOf(
     );
 }
 
-/** Deletes at most `limit` items from the inboxes of these sessions; to be repeated until it says 0. */
+/**
+ * Deletes at most `limit` items from the inboxes of these sessions. To be repeated until it says that
+ * it found none: one that was leased or acked meanwhile is only deleted the next time.
+ */
 export async function deleteItemsOf(
   tx: Queryable,
   of: { tenantId: string; ids: string[]; limit: number },
 ): Promise<number> {
-  const rows = await tx.execute<{ deleted: number }>(sql`
-    with deleted as (
-      delete from items
-      where ctid = any(array(
-        select i.ctid from items i
-        where i.tenant_id = ${of.tenantId} and i.session_id = any(${sql.param(of.ids)}::text[])
-        order by i.session_id, i.seq limit ${of.limit} for update))
-      returning 1
+  const rows = await tx.execute<{ found: number }>(sql`
+    with found as materialized (
+      select i.ctid from items i
+      where i.tenant_id = ${of.tenantId} and i.session_id = any(${sql.param(of.ids)}::text[])
+      order by i.session_id, i.seq limit ${of.limit} for update
+    ), deleted as (
+      delete from items where ctid = any(array(select ctid from found))
     )
-    select count(*)::int as deleted from deleted`);
-  return rows[0]?.deleted ?? 0;
+    select count(*)::int as found from found`);
+  return rows[0]?.found ?? 0;
 }
 
 /** Turns the parked reports of these children into dead letters. */
