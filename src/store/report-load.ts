@@ -324,8 +324,8 @@ function loadReports(
         case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
           else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
         case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
-        exists (select 1 from viewers q where q.session_id = coalesce(t.id, p.id)
-          and q.tenant_id = p.tenant_id) as inbox_viewed,
+        (select true from viewers q where q.session_id = coalesce(t.id, p.id)
+          and q.tenant_id = p.tenant_id limit 1) is not null as inbox_viewed,
         coalesce(nw.unit_id, w.unit_id) as unit_id
       from ${reportPath(sql, keys)}
       left join lateral (
