@@ -25,6 +25,7 @@ import { judge, mayAddSomething, type Turn } from './turn.ts';
 import {
   isLive,
   labelFromSnapshot,
+  OUTCOMES,
   type EndedStatus,
   type LiveStatus,
   type Outcome,
@@ -361,16 +362,21 @@ function decideInterrupt(
   };
 }
 
+/** The session as it stands, as a change. */
 function changeOf(session: ReportedSession): SessionChange {
-  const {
-    described: _,
-    deleted: __,
-    parentSessionId: ___,
-    agentName: ____,
-    subAgentName: _____,
-    ...change
-  } = session;
-  return change;
+  const { currentWorkId, lastReport, ranSinceResult } = session;
+  const { status, backgroundTaskCount, blockedOn, errorCode, errorMessage, responseId } = session;
+  return {
+    status,
+    backgroundTaskCount,
+    blockedOn,
+    errorCode,
+    errorMessage,
+    responseId,
+    currentWorkId,
+    lastReport,
+    ranSinceResult,
+  };
 }
 
 function decideUnknown(report: Report, state: ReportState, context: DecideContext): Decision {
@@ -712,15 +718,7 @@ function taskEndOf(
 }
 
 function outcomeSaid(outcome: EndedStatus | null): Outcome | null {
-  switch (outcome) {
-    case 'completed':
-    case 'failed':
-    case 'cancelled':
-    case 'interrupted':
-      return outcome;
-    default:
-      return null;
-  }
+  return OUTCOMES.find((known) => known === outcome) ?? null;
 }
 
 /** A work entry made from the child's snapshot, where none is there. */

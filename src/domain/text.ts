@@ -7,7 +7,9 @@ const SPACE =
   '\\t-\\r\\u001c-\\u0020\\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
 const NOT_SPACE = new RegExp(`[^${SPACE}]`, 'u');
 const SPACES = new RegExp(`[${SPACE}]+`, 'gu');
-const LINE_BREAKS = /[\n\r\u000b\u000c\u0085\u2028\u2029]+/gu;
+const LINE_BREAK = '\\n\\r\\u000b\\u000c\\u0085\\u2028\\u2029';
+const LINE_BREAKS = new RegExp(`[${LINE_BREAK}]+`, 'gu');
+const OWN_BLOCK = new RegExp(String.raw`(^|[${LINE_BREAK}])(\[System:)`, 'gu');
 
 /** True if there is nothing in it but white space. */
 export function isBlank(text: string): boolean {
@@ -65,8 +67,5 @@ export function quoteName(name: string): string {
 
 /** A text set into another: a line that opens with `[System:` is written `\[System:`. */
 export function quoteText(text: string): string {
-  return text.replaceAll(
-    /(^|[\n\r\u000b\u000c\u0085\u2028\u2029])(\[System:)/gu,
-    String.raw`$1\$2`,
-  );
+  return text.replaceAll(OWN_BLOCK, String.raw`$1\$2`);
 }

@@ -25,7 +25,8 @@ export type EndedStatus = (typeof ENDED_STATUSES)[number];
 export type WorkStatus = LiveStatus | EndedStatus;
 
 /** What a terminal report may say of itself. */
-export type Outcome = 'completed' | 'failed' | 'cancelled' | 'interrupted';
+export const OUTCOMES = ['completed', 'failed', 'cancelled', 'interrupted'] as const;
+export type Outcome = (typeof OUTCOMES)[number];
 
 /** True until the entry has ended. */
 export function isLive(status: WorkStatus): status is LiveStatus {

@@ -18,22 +18,16 @@ export async function ingestReport(resources: Resources, first: Report): Promise
   const key = { tenantId: report.tenantId, sessionId: report.sessionId };
   for (let round = 0; round < ROUNDS_MAX; round += 1) {
     const decision = await resources.ingest.submit(report, isTerminal(report.status));
-    switch (decision.kind) {
-      case 'look_up_session': {
-        const answer = await lookUpSession(resources, key);
-        report = { ...report, upstreamSession: answer === 'stored' ? null : answer };
-        break;
-      }
-      case 'look_up_text':
-        report = { ...report, upstreamText: await lookUpText(resources, key) };
-        break;
-      case 'deliver_parked_first':
-        if (!(await deliverParkedOfChild(resources, { ...key, childId: key.sessionId }))) {
-          report = { ...report, parkedStays: true };
-        }
-        break;
-      default:
-        return decision;
+    if (decision.kind === 'look_up_session') {
+      const answer = await lookUpSession(resources, key);
+      report = { ...report, upstreamSession: answer === 'stored' ? null : answer };
+    } else if (decision.kind === 'look_up_text') {
+      report = { ...report, upstreamText: await lookUpText(resources, key) };
+    } else if (decision.kind === 'deliver_parked_first') {
+      const settled = await deliverParkedOfChild(resources, { ...key, childId: key.sessionId });
+      if (!settled) report = { ...report, parkedStays: true };
+    } else {
+      return decision;
     }
   }
   // Overtaken again and again: the forwarder's next try will find it settled.

@@ -41,12 +41,18 @@ export async function receiveStatus(
 }
 
 /** Equal for reports that say the same; which trace they belong to says nothing of the session. */
-function fingerprint({
-  traceparent: _,
-  tenantId: __,
-  sessionId: ___,
-  ...said
-}: StatusEvent): string {
+function fingerprint(event: StatusEvent): string {
+  const said = [
+    event.status,
+    event.output,
+    event.outcome,
+    event.responseId,
+    event.workId,
+    event.backgroundTaskCount,
+    event.blockedOn,
+    event.reauthRequired,
+    event.result,
+  ];
   return createHash('sha256').update(JSON.stringify(said)).digest('base64url');
 }
 
