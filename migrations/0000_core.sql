@@ -294,6 +294,7 @@ CREATE INDEX "parked_reports_to_probe" ON "parked_reports" USING btree ("id") WH
 CREATE INDEX "parked_reports_by_state" ON "parked_reports" USING btree ("state","tenant_id","id");--> statement-breakpoint
 CREATE INDEX "sessions_by_parent" ON "sessions" USING btree ("parent_session_id","tenant_id","created_at") WHERE "sessions"."parent_session_id" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_by_runner" ON "sessions" USING btree ("runner_id","tenant_id") WHERE "sessions"."runner_id" is not null;--> statement-breakpoint
+CREATE INDEX "sessions_deleted" ON "sessions" USING btree ("deleted_at") WHERE "sessions"."deleted_at" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint
 CREATE INDEX "turn_responses_by_work" ON "turn_responses" USING btree ("work_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "units_by_delegation" ON "units" USING btree ("delegation_id","tenant_id","ordinal");--> statement-breakpoint

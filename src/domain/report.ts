@@ -352,8 +352,7 @@ function decideInterrupt(
   if (work !== null && !isLive(work.status)) return already(report, state, session, work);
   if (work?.status === 'cancelling')
     return { kind: 'status', session: null, work: null, announces: null };
-  const parentId = state.inbox?.sessionId ?? session.parentSessionId ?? '';
-  const entry = work ?? rebuilt(report, session, context, parentId);
+  const entry = work ?? rebuilt(report, session, context);
   const interrupt = { reason: by, at: context.now, graceMs };
   return {
     kind: 'interrupt',
@@ -618,7 +617,7 @@ function deliver(
   context: DecideContext,
   delivery: Delivery,
 ): Decision {
-  const entry = delivery.turn.work ?? rebuilt(report, session, context, delivery.inbox.sessionId);
+  const entry = delivery.turn.work ?? rebuilt(report, session, context);
   const revision = entry.revision + 1;
   const work: WorkWrite = {
     ...entry,
@@ -722,16 +721,11 @@ function outcomeSaid(outcome: EndedStatus | null): Outcome | null {
 }
 
 /** A work entry made from the child's snapshot, where none is there. */
-function rebuilt(
-  report: Report,
-  session: ReportedSession,
-  context: DecideContext,
-  parentSessionId: string,
-): WorkState {
+function rebuilt(report: Report, session: ReportedSession, context: DecideContext): WorkState {
   return {
     ...labelFromSnapshot(session),
     workId: context.workId,
-    parentSessionId,
+    parentSessionId: session.parentSessionId ?? '',
     childSessionId: report.sessionId,
     createdBy: null,
     recovered: true,

@@ -1,6 +1,6 @@
 import type { Resources } from '../resources.ts';
 import { setInboxClosed } from '../store/inboxes.ts';
-import { lockedInbox } from './open-inbox.ts';
+import { withLockedInbox } from './open-inbox.ts';
 
 /**
  * Closes the session's inbox, that of the last session of its chain: nothing is delivered to it
@@ -11,8 +11,7 @@ export async function closeInbox(
   of: { tenantId: string; sessionId: string },
 ): Promise<void> {
   const now = resources.clock.now();
-  await resources.database.transaction(async (tx) => {
-    const { sessionId } = await lockedInbox(tx, of);
+  await withLockedInbox(resources, of, async (tx, { sessionId }) => {
     await setInboxClosed(tx, { tenantId: of.tenantId, sessionId, now });
   });
 }

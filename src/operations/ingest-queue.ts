@@ -144,7 +144,8 @@ async function settleBatch(resources: Resources, batch: readonly Entry[]): Promi
     const reports = batch.map((entry) => entry.report);
     settled = await settleReports(resources, reports, 'skip');
   } catch (error) {
-    if (!(error instanceof StorageUnavailable)) {
+    const isPassing = error instanceof StorageUnavailable && error.code !== 'contended';
+    if (!isPassing) {
       // One poisonous report must not fail its neighbours: each goes again, alone.
       resources.log.warn({ err: error, reports: batch.length }, 'a batch failed; settling singly');
       return [...batch];

@@ -10,6 +10,7 @@ import {
 } from '../store/inboxes.ts';
 import { countPending } from '../store/items.ts';
 import { insertStubs } from '../store/sessions.ts';
+import { StorageUnavailable } from '../store/unavailable.ts';
 import { deliverParkedForParent } from './deliver-parked.ts';
 
 interface InboxOfSession {
@@ -60,9 +61,9 @@ async function open(resources: Resources, of: InboxOfSession, when: When): Promi
   if (asFound) return asFound;
 
   const now = resources.clock.now();
-  return await resources.database.transaction(async (tx) => {
-    await insertStubs(tx, { tenantId: of.tenantId, ids: [of.sessionId], now });
-    const inbox = await lockedInbox(tx, of);
+  const stub = { tenantId: of.tenantId, ids: [of.sessionId], now };
+  await resources.database.run((db) => insertStubs(db, stub));
+  return await withLockedInbox(resources, of, async (tx, inbox) => {
     const asLocked = leaveAsItIs(inbox, when);
     if (asLocked) return asLocked;
     const { sessionId } = inbox;
@@ -76,12 +77,26 @@ function leaveAsItIs({ sessionId, openedAt, closedAt }: InboxRow, when: When): O
   return { sessionId, openedAt, isNew: false };
 }
 
-/** The session's inbox, locked against deliveries; refuses a session unknown or deleted. */
-export async function lockedInbox(tx: Queryable, of: InboxOfSession): Promise<LockedInbox> {
-  let inbox = await lockInbox(tx, of);
-  while (inbox !== null && inbox.goesOnAs !== null) {
-    inbox = await lockInbox(tx, { tenantId: of.tenantId, sessionId: inbox.goesOnAs });
+/** Each further try means that the session was continued once more meanwhile. */
+const TRIES_MAX = 10;
+
+/**
+ * Runs work in a transaction with the session's inbox locked against deliveries; refuses a session
+ * unknown or deleted. Where the session was continued while the lock was waited for, another
+ * transaction locks the one that goes on: two are never held out of order.
+ */
+export async function withLockedInbox<T>(
+  resources: Resources,
+  of: InboxOfSession,
+  work: (tx: Queryable, inbox: LockedInbox) => Promise<T>,
+): Promise<T> {
+  for (let tries = 0; tries < TRIES_MAX; tries += 1) {
+    const done = await resources.database.transaction(async (tx) => {
+      const inbox = await lockInbox(tx, of);
+      if (inbox === null || inbox.deleted) throw notFound(`Session ${of.sessionId}`);
+      return inbox.goesOnAs === null ? { value: await work(tx, inbox) } : null;
+    });
+    if (done) return done.value;
   }
-  if (inbox === null || inbox.deleted) throw notFound(`Session ${of.sessionId}`);
-  return inbox;
+  throw new StorageUnavailable('contended');
 }

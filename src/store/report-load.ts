@@ -50,11 +50,16 @@ export async function lockAndLoad(
   const keys = reportKeys(sql, reports);
   const locks =
     options.locked === 'skip' ? lockSkipping(sql, keys) : lockWaiting(sql, keys, options.now);
-  const [locked, rows, seqs] = await Promise.all([
-    Promise.all(locks),
+  // Sent in this order, and one flat Promise.all: of several errors the first statement's must win,
+  // not that the rest of the transaction was aborted by it.
+  const answers = await Promise.all<unknown>([
+    ...locks,
     loadReports(sql, keys, reports, options),
     nextItemSeqs(sql, reports.length),
   ]);
+  const seqs = answers.pop() as { seq: number }[];
+  const rows = answers.pop() as LoadedRow[];
+  const locked = answers as LockedRow[][];
   const rowsLocked = locked.flat();
   const keysOf = (kind: string) =>
     new Set(rowsLocked.filter((row) => row.kind === kind).map((row) => key(row.tenant_id, row.id)));
@@ -320,7 +325,7 @@ function loadReports(
           'state', k.state, 'status', k.status, 'outcome', k.outcome,
           'responseId', k.response_id, 'workId', k.work_id, 'tries', k.tries) end as parked,
         r.tenant_id, r.terminal, coalesce(p.tip_session_id, p.id) as inbox_id,
-        coalesce(t.deleted_at, p.deleted_at) is not null as inbox_deleted,
+        p.deleted_at is not null or t.deleted_at is not null as inbox_deleted,
         case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
           else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
         case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
@@ -344,7 +349,7 @@ function loadReports(
       ) xr on true
       left join lateral (
         select * from parked_reports q
-        where q.tenant_id = r.tenant_id and q.child_session_id = r.id
+        where q.tenant_id = r.tenant_id and q.child_session_id = r.id and q.turn > 0
           and (r.parked_id is null or q.id = r.parked_id)
         order by q.turn desc limit 1
       ) k on true

@@ -75,6 +75,9 @@ export const sessions = pgTable(
     index('sessions_by_runner')
       .on(t.runnerId, t.tenantId)
       .where(sql`${t.runnerId} is not null`),
+    index('sessions_deleted')
+      .on(t.deletedAt)
+      .where(sql`${t.deletedAt} is not null`),
     index('sessions_by_tip')
       .on(t.tipSessionId, t.tenantId)
       .where(sql`${t.tipSessionId} is not null`),
