@@ -9,6 +9,15 @@ CREATE TABLE "assistant_texts" (
 	CONSTRAINT "assistant_texts_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
 );
 --> statement-breakpoint
+CREATE TABLE "closing_interrupts" (
+	"tenant_id" text NOT NULL,
+	"work_id" text NOT NULL,
+	"session_id" text NOT NULL,
+	"child_session_id" text NOT NULL,
+	"closed_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "closing_interrupts_tenant_id_work_id_pk" PRIMARY KEY("tenant_id","work_id")
+);
+--> statement-breakpoint
 CREATE TABLE "delegations" (
 	"tenant_id" text NOT NULL,
 	"delegation_id" text NOT NULL,
@@ -71,6 +80,7 @@ CREATE TABLE "items" (
 	"follows_seq" bigint,
 	"revision" integer DEFAULT 1 NOT NULL,
 	"disposition" text DEFAULT 'turn' NOT NULL,
+	"wakes" boolean DEFAULT true NOT NULL,
 	"response_id" text,
 	"created_by" text,
 	"traceparent" text,
@@ -207,13 +217,14 @@ CREATE TABLE "wakes" (
 	"repeat_at" timestamp with time zone,
 	"repeat_delay_ms" bigint NOT NULL,
 	"announcements" integer NOT NULL,
+	"told" jsonb,
 	CONSTRAINT "wakes_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
 );
 --> statement-breakpoint
 CREATE TABLE "webhook_wakes" (
 	"tenant_id" text NOT NULL,
-	"id" text NOT NULL,
 	"session_id" text NOT NULL,
+	"id" text NOT NULL,
 	"number" integer NOT NULL,
 	"notice" text NOT NULL,
 	"pending" integer NOT NULL,
@@ -222,9 +233,8 @@ CREATE TABLE "webhook_wakes" (
 	"with_created_by" boolean DEFAULT true NOT NULL,
 	"tries" integer DEFAULT 0 NOT NULL,
 	"due_at" timestamp with time zone NOT NULL,
-	"leased_until" timestamp with time zone,
 	"created_at" timestamp with time zone NOT NULL,
-	CONSTRAINT "webhook_wakes_tenant_id_id_pk" PRIMARY KEY("tenant_id","id")
+	CONSTRAINT "webhook_wakes_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
 );
 --> statement-breakpoint
 CREATE TABLE "webhooks" (
@@ -283,8 +293,10 @@ CREATE TABLE "work" (
 );
 --> statement-breakpoint
 ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
+CREATE INDEX "closing_interrupts_by_age" ON "closing_interrupts" USING btree ("closed_at");--> statement-breakpoint
 CREATE INDEX "delegations_by_parent" ON "delegations" USING btree ("parent_session_id","tenant_id","delegation_id");--> statement-breakpoint
 CREATE INDEX "delegations_active" ON "delegations" USING btree ("parent_session_id","tenant_id") WHERE "delegations"."ended_at" is null;--> statement-breakpoint
+CREATE INDEX "delegations_active_by_key" ON "delegations" USING btree ("session_key","tenant_id") WHERE "delegations"."ended_at" is null and "delegations"."session_key" is not null;--> statement-breakpoint
 CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
@@ -296,12 +308,12 @@ CREATE INDEX "sessions_by_parent" ON "sessions" USING btree ("parent_session_id"
 CREATE INDEX "sessions_by_runner" ON "sessions" USING btree ("runner_id","tenant_id") WHERE "sessions"."runner_id" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_deleted" ON "sessions" USING btree ("deleted_at") WHERE "sessions"."deleted_at" is not null;--> statement-breakpoint
 CREATE INDEX "sessions_by_tip" ON "sessions" USING btree ("tip_session_id","tenant_id") WHERE "sessions"."tip_session_id" is not null;--> statement-breakpoint
+CREATE INDEX "sessions_by_route" ON "sessions" USING btree (("channel" ->> 'route'),"tenant_id") WHERE "sessions"."channel" ->> 'route' is not null;--> statement-breakpoint
 CREATE INDEX "turn_responses_by_work" ON "turn_responses" USING btree ("work_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "units_by_delegation" ON "units" USING btree ("delegation_id","tenant_id","ordinal");--> statement-breakpoint
 CREATE INDEX "viewers_by_session" ON "viewers" USING btree ("session_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "wakes_to_repeat" ON "wakes" USING btree ("repeat_at") WHERE "wakes"."repeat_at" is not null;--> statement-breakpoint
 CREATE INDEX "webhook_wakes_due" ON "webhook_wakes" USING btree ("due_at");--> statement-breakpoint
-CREATE INDEX "webhook_wakes_by_session" ON "webhook_wakes" USING btree ("session_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "work_by_parent" ON "work" USING btree ("parent_session_id","tenant_id","work_id");--> statement-breakpoint
 CREATE INDEX "work_by_child" ON "work" USING btree ("child_session_id","tenant_id");--> statement-breakpoint
 CREATE INDEX "work_by_unit" ON "work" USING btree ("unit_id","tenant_id","task_index") WHERE "work"."unit_id" is not null;--> statement-breakpoint
@@ -321,4 +333,7 @@ ALTER TABLE "idempotency_keys" SET (autovacuum_vacuum_scale_factor = 0.02, autov
 ALTER TABLE "heartbeats" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
 ALTER TABLE "runners" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
 ALTER TABLE "units" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
-ALTER TABLE "delegations" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
+ALTER TABLE "delegations" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
+ALTER TABLE "viewers" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
+ALTER TABLE "wakes" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
+ALTER TABLE "webhook_wakes" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);

@@ -81,6 +81,9 @@ export const sessions = pgTable(
     index('sessions_by_tip')
       .on(t.tipSessionId, t.tenantId)
       .where(sql`${t.tipSessionId} is not null`),
+    index('sessions_by_route')
+      .on(sql`(${t.channel} ->> 'route')`, t.tenantId)
+      .where(sql`${t.channel} ->> 'route' is not null`),
     check('sessions_status_known', sql`${t.status} in ('idle', 'running', 'waiting', 'failed')`),
     check('sessions_background_task_count_not_negative', sql`${t.backgroundTaskCount} >= 0`),
     check('sessions_error_whole', sql`(${t.errorCode} is null) = (${t.errorMessage} is null)`),
@@ -220,6 +223,8 @@ export const items = pgTable(
     followsSeq: bigint('follows_seq', { mode: 'number' }),
     revision: integer('revision').notNull().default(1),
     disposition: text('disposition').notNull().default('turn'),
+    /** Its parent is to be told of it: a turn, and not for a client that reads its history. */
+    wakes: boolean('wakes').notNull().default(true),
     responseId: text('response_id'),
     createdBy: text('created_by'),
     traceparent: text('traceparent'),
@@ -380,6 +385,9 @@ export const delegations = pgTable(
     index('delegations_active')
       .on(t.parentSessionId, t.tenantId)
       .where(sql`${t.endedAt} is null`),
+    index('delegations_active_by_key')
+      .on(t.sessionKey, t.tenantId)
+      .where(sql`${t.endedAt} is null and ${t.sessionKey} is not null`),
     check('delegations_mode_known', sql`${t.mode} in ('background', 'inline')`),
   ],
 );
@@ -470,6 +478,25 @@ export const viewers = pgTable(
   ],
 );
 
+/**
+ * The work that a closing session leaves running: written in the transaction that closes it, and
+ * removed as each is asked to stop, so that no crash and no viewer who returns leaves some of it.
+ */
+export const closingInterrupts = pgTable(
+  'closing_interrupts',
+  {
+    tenantId,
+    workId: text('work_id').notNull(),
+    sessionId: text('session_id').notNull(),
+    childSessionId: text('child_session_id').notNull(),
+    closedAt: instant('closed_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.workId] }),
+    index('closing_interrupts_by_age').on(t.closedAt),
+  ],
+);
+
 /** Whether a parent was told of its inbox, and when it is told again (domain/wake.ts). */
 export const wakes = pgTable(
   'wakes',
@@ -481,6 +508,8 @@ export const wakes = pgTable(
     repeatAt: instant('repeat_at'),
     repeatDelayMs: bigint('repeat_delay_ms', { mode: 'number' }).notNull(),
     announcements: integer('announcements').notNull(),
+    /** The last announcement as it was made, for the streams. */
+    told: jsonb('told').$type<{ notice: string; pending: number; itemId: string | null }>(),
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.sessionId] }),
@@ -507,13 +536,16 @@ export const webhooks = pgTable(
   ],
 );
 
-/** Wakes on their way to a webhook; a replica that sends one holds it until `leased_until`. */
+/**
+ * Wakes on their way to a webhook, at most the newest of a session. A replica that sends one moves
+ * `due_at` behind the time that it may take: if it dies, another sends it then.
+ */
 export const webhookWakes = pgTable(
   'webhook_wakes',
   {
     tenantId,
-    id: text('id').notNull(),
     sessionId: text('session_id').notNull(),
+    id: text('id').notNull(),
     /** The number that the announcement has in the wake state. */
     number: integer('number').notNull(),
     notice: text('notice').notNull(),
@@ -523,12 +555,10 @@ export const webhookWakes = pgTable(
     withCreatedBy: boolean('with_created_by').notNull().default(true),
     tries: integer('tries').notNull().default(0),
     dueAt: instant('due_at').notNull(),
-    leasedUntil: instant('leased_until'),
     createdAt: instant('created_at').notNull(),
   },
   (t) => [
-    primaryKey({ columns: [t.tenantId, t.id] }),
+    primaryKey({ columns: [t.tenantId, t.sessionId] }),
     index('webhook_wakes_due').on(t.dueAt),
-    index('webhook_wakes_by_session').on(t.sessionId, t.tenantId),
   ],
 );
