@@ -1,4 +1,4 @@
-import { conflict, invalid, notFound, type Refusal } from './refusal.ts';
+import { conflict, invalid, notFound, Refusal } from './refusal.ts';
 import { isLive, labelFromSnapshot, type WorkStatus } from './work.ts';
 
 /*
@@ -55,6 +55,63 @@ export type DispatchDecision =
       opensInbox: boolean;
     };
 
+/** A child that does not exist yet. */
+export function newChild(id: string): DispatchedChild {
+  return {
+    id,
+    described: false,
+    deleted: false,
+    parentTip: null,
+    agentName: null,
+    subAgentName: null,
+    work: null,
+    hasParked: false,
+  };
+}
+
+/** Why the parent may dispatch nothing; null: it may. */
+export function refuseParent({ id, deleted, closed }: DispatchingParent): Refusal | null {
+  if (deleted) return notFound(`Session ${id}`);
+  return closed ? conflict('session_closed', `Session ${id} is closed.`) : null;
+}
+
+/** Why a call of the parent is refused as a whole; null: it is not. */
+export function refuseCall(
+  parent: DispatchingParent,
+  calls: { active: number; max: number },
+): Refusal | null {
+  const outcome = 'rejected';
+  const refusal = refuseParent(parent);
+  if (refusal?.code === 'conflict') {
+    return new Refusal(refusal.code, refusal.message, { ...refusal.details, outcome });
+  }
+  if (refusal !== null) return refusal;
+  if (calls.active < calls.max) return null;
+  const detail = `Delegation capacity reached: ${calls.active} of ${calls.max} calls are active.`;
+  return new Refusal('capacity_reached', detail, { outcome });
+}
+
+/**
+ * The refusal of a dispatch of several tasks: that of the first task which is refused, with all that
+ * are refused for the same reason.
+ */
+export function refuseTasks(refused: readonly { path: string; refusal: Refusal }[]): Refusal {
+  const [first] = refused;
+  if (first === undefined) throw new Error('something was refused');
+  const { code, message, details } = first.refusal;
+  const errors = refused
+    .filter(({ refusal }) => refusal.code === code && refusal.details.reason === details.reason)
+    .slice(0, ERRORS_MAX)
+    .map(({ path, refusal }) => ({
+      path,
+      message: refusal.details.errors?.[0]?.message ?? refusal.message,
+    }));
+  return new Refusal(code, message, { ...details, errors });
+}
+
+/** A call of a thousand tasks needs no answer of a thousand lines. */
+const ERRORS_MAX = 20;
+
 /** What becomes of the dispatch. `parentDescends`: the child is the parent, or its ancestor. */
 export function decideDispatch(
   request: DispatchRequest,
@@ -62,16 +119,14 @@ export function decideDispatch(
   child: DispatchedChild,
   parentDescends: boolean,
 ): DispatchDecision {
-  if (parent.deleted) return refuse(notFound(`Session ${parent.id}`));
+  const refusal = refuseParent(parent);
+  if (refusal !== null) return refuse(refusal);
   if (child.deleted) return refuse(notFound(`Session ${child.id}`));
   if (parentDescends) {
     return refuse(invalid('child_session_id', 'the parent descends from this session'));
   }
   if (child.parentTip !== null && child.parentTip !== parent.id) {
     return refuse(conflict('parent_mismatch', `Session ${child.id} has another parent.`));
-  }
-  if (parent.closed) {
-    return refuse(conflict('session_closed', `Session ${parent.id} is closed.`));
   }
   if (child.work !== null && isLive(child.work.status)) {
     return refuse(conflict('child_busy', `Session ${child.id} has not ended its current work.`));

@@ -1,5 +1,5 @@
 import type { Resources } from '../resources.ts';
-import { selectParkedChildrenOfParent } from '../store/parked-reports.ts';
+import { selectChildrenWithParked, selectParkedChildrenOfParent } from '../store/parked-reports.ts';
 import { deliverParkedOfChild } from './ingest-report.ts';
 
 export { deliverParkedOfChild };
@@ -24,5 +24,23 @@ export async function deliverParkedForParent(
     const last = children.at(-1);
     if (last === undefined || children.length < CHILDREN_AT_A_TIME) return;
     afterChildId = last;
+  }
+}
+
+/** Delivers what is parked for any of these children, as far as it can be. */
+export async function deliverParkedOfChildren(
+  resources: Resources,
+  { tenantId, ids }: { tenantId: string; ids: string[] },
+): Promise<void> {
+  if (ids.length === 0) return;
+  const waiting = await resources.database.run((db) =>
+    selectChildrenWithParked(db, { tenantId, ids }),
+  );
+  for (let at = 0; at < waiting.length; at += CHILDREN_AT_A_TIME) {
+    await Promise.all(
+      waiting
+        .slice(at, at + CHILDREN_AT_A_TIME)
+        .map((childId) => deliverParkedOfChild(resources, { tenantId, childId })),
+    );
   }
 }

@@ -43,6 +43,19 @@ export async function selectParkedChildrenOfParent(
   return rows.map((row) => row.childId);
 }
 
+/** Those of the children that have parked reports. */
+export async function selectChildrenWithParked(
+  db: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<string[]> {
+  const rows = await db.execute<{ id: string }>(sql`
+    select r.id from unnest(${sql.param(of.ids)}::text[]) as r(id)
+    where exists (
+      select 1 from parked_reports k where k.tenant_id = ${of.tenantId}
+        and k.child_session_id = r.id and k.state = 'parked')`);
+  return rows.map(({ id }) => id);
+}
+
 export interface ParkedKey {
   tenantId: string;
   childId: string;

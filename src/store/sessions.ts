@@ -189,6 +189,21 @@ export async function selectAncestry(
   return row;
 }
 
+/** The topmost ancestor of a session, and which of the sought ones are among them or are itself. */
+export async function selectAncestorsAmong(
+  db: Queryable,
+  of: SessionKey & { soughtIds: string[] },
+): Promise<{ rootId: string; found: string[] }> {
+  const rows = await db.execute<{ rootId: string; found: string[] | null }>(sql`
+    ${wayUp(sql`${of.tenantId}`, sql`${of.sessionId}::text`)}
+    select min(id) filter (where coalesce(parent, id) = id) as "rootId",
+      array_agg(id) filter (where id = any(${sql.param(of.soughtIds)}::text[])) as found
+    from up`);
+  const [row] = rows;
+  if (row === undefined) throw new Error('an aggregate answers one row');
+  return { rootId: row.rootId, found: row.found ?? [] };
+}
+
 /** The sessions whose chains pass through this one on their way to `tipId`. */
 export async function selectPredecessors(
   db: Queryable,

@@ -1,0 +1,268 @@
+import {
+  decideDispatch,
+  newChild,
+  refuseTasks,
+  type DispatchDecision,
+} from '../domain/dispatch.ts';
+import { firstDueAt, type StallSettings } from '../domain/liveness.ts';
+import type { Resources } from '../resources.ts';
+import type { Queryable } from '../store/database.ts';
+import { setInboxOpened } from '../store/inboxes.ts';
+import { insertStubs, selectAncestorsAmong } from '../store/sessions.ts';
+import { StorageUnavailable } from '../store/unavailable.ts';
+import {
+  adoptChildren,
+  insertChildren,
+  insertDispatchedWork,
+  leaveTextToEarlierTurns,
+  loadDispatchedChildren,
+  loadDispatchingParent,
+  lockForDispatch,
+  setCurrentWork,
+  type DispatchedRow,
+  type LoadedParent,
+} from '../store/work.ts';
+import { deliverParkedForParent, deliverParkedOfChildren } from './deliver-parked.ts';
+import { oncePerKey, type Answer } from './once-per-key.ts';
+
+/*
+ * The one way by which children get work: some tasks of one parent, in one transaction and a number
+ * of statements that does not grow with the tasks. Plain work is the form with one task and no join.
+ */
+
+/** A task for a child. */
+export interface OrderedTask {
+  /** null: a new child is made for it. */
+  childId: string | null;
+  /** null: the child's own name. */
+  agent: string | null;
+  title: string | null;
+  /** Of a delegation: where its result belongs. */
+  task: DispatchedRow['task'];
+  /** Where in the request its child is named. */
+  path: string;
+}
+
+/** What holds for all tasks of a dispatch. */
+export interface Terms {
+  createdBy: string | null;
+  /** From the dispatch; null: none. */
+  deadlineMs: number | null;
+  childTimeoutMs: number | null;
+  /** null: they never stall. */
+  stall: StallSettings | null;
+}
+
+export interface TasksDispatch<Value extends object> {
+  tenantId: string;
+  parentId: string;
+  tasks: readonly OrderedTask[];
+  terms: Terms;
+  path: string;
+  /** The Idempotency-Key, and what it stands for. */
+  key: string | null;
+  body: unknown;
+  /** Looks, under the parent's lock, whether the parent may dispatch at all; throws the refusal. */
+  admit: (tx: Queryable, parent: LoadedParent) => Promise<void>;
+  /** What else is written in the same transaction, and the answer. */
+  record: (tx: Queryable, dispatched: Dispatched) => Promise<Answer<Value>>;
+}
+
+/** Tasks that have been given to their children. */
+export interface Dispatched {
+  parent: LoadedParent;
+  rows: DispatchedRow[];
+  now: number;
+}
+
+/** A second round delivers what the first has found parked; each further one means a race. */
+const ROUNDS_MAX = 10;
+
+/**
+ * Gives each child a new turn of work, for the last session of the parent's chain: all of them or
+ * none. Sessions are made if they are not there. A repeat with the same key gets the first answer
+ * again. Refusals change nothing.
+ */
+export async function dispatchTasks<Value extends object>(
+  resources: Resources,
+  dispatch: TasksDispatch<Value>,
+): Promise<Value & { replayed: boolean }> {
+  const { tenantId } = dispatch;
+  const ids = dispatch.tasks.map((task) => task.childId).filter((id) => id !== null);
+  for (let round = 0; round < ROUNDS_MAX; round += 1) {
+    await deliverParkedOfChildren(resources, { tenantId, ids });
+    const { answer, openedInboxOf } = await decideAndWrite(resources, dispatch, ids);
+    if (openedInboxOf !== null) {
+      await deliverParkedForParent(resources, { tenantId, parentId: openedInboxOf });
+    }
+    if (answer !== null) return { ...answer.value, replayed: answer.replayed };
+  }
+  throw new StorageUnavailable('contended');
+}
+
+/** One transaction. Without an answer another round is needed: something was parked, or in the way. */
+async function decideAndWrite<Value extends object>(
+  resources: Resources,
+  dispatch: TasksDispatch<Value>,
+  childIds: string[],
+) {
+  return await resources.database.transaction(async (tx) => {
+    let openedInboxOf = null as string | null;
+    const answer = await oncePerKey(tx, resources, dispatch, async () => {
+      const now = resources.clock.now();
+      const situation = await lockAndLoad(tx, dispatch, childIds, now);
+      if (situation === null) return null;
+      const { parent } = situation;
+      await dispatch.admit(tx, parent);
+      const decided = decideAll(resources, dispatch, situation);
+      const opensInbox = decided.some(({ decision }) => decision.opensInbox);
+      await prepare(tx, dispatch, { decided, parent, opensInbox, now });
+      if (opensInbox) openedInboxOf = parent.id;
+      if (!decided.every(isDispatch)) return null;
+      const rows = await begin(tx, resources, dispatch, { decided, parent, now });
+      return await dispatch.record(tx, { parent, rows, now });
+    });
+    return { answer, openedInboxOf };
+  });
+}
+
+type Situation = Awaited<ReturnType<typeof loadSituation>>;
+
+/**
+ * Loads under the locks of all sessions that matter; null if there have come to be more of them
+ * while the locks were waited for: taken one after the other they would be out of order.
+ */
+async function lockAndLoad(
+  tx: Queryable,
+  { tenantId, parentId }: { tenantId: string; parentId: string },
+  childIds: string[],
+  now: number,
+): Promise<Situation | null> {
+  const of = { tenantId, parentId, childIds };
+  await insertStubs(tx, { tenantId, ids: [...new Set([parentId, ...childIds])], now });
+  const before = await loadSituation(tx, of);
+  await lockForDispatch(tx, { tenantId, ids: before.touched });
+  const situation = await loadSituation(tx, of);
+  return situation.touched.every((id) => before.touched.includes(id)) ? situation : null;
+}
+
+async function loadSituation(
+  tx: Queryable,
+  { tenantId, parentId, childIds }: { tenantId: string; parentId: string; childIds: string[] },
+) {
+  const parent = await loadDispatchingParent(tx, { tenantId, parentId });
+  const children =
+    childIds.length === 0 ? [] : await loadDispatchedChildren(tx, { tenantId, ids: childIds });
+  const orphans = children.filter((child) => child.parentTip === null).map(({ id }) => id);
+  const { rootId, found } =
+    orphans.length === 0
+      ? { rootId: parent.id, found: [] }
+      : await selectAncestorsAmong(tx, { tenantId, sessionId: parent.id, soughtIds: orphans });
+  return {
+    parent,
+    children: new Map(children.map((child) => [child.id, child])),
+    ancestors: new Set([...found, parent.id]),
+    // The root as well, so that nobody hangs it under a child meanwhile.
+    touched: [...new Set([parent.id, ...childIds, rootId])],
+  };
+}
+
+type Going = Exclude<DispatchDecision, { kind: 'refuse' }>;
+
+interface Decided<Kind extends Going = Going> {
+  task: OrderedTask;
+  childId: string;
+  decision: Kind;
+}
+
+function isDispatch(decided: Decided): decided is Decided<Extract<Going, { kind: 'dispatch' }>> {
+  return decided.decision.kind === 'dispatch';
+}
+
+function decideAll(
+  resources: Resources,
+  { tasks }: { tasks: readonly OrderedTask[] },
+  { parent, children, ancestors }: Situation,
+): Decided[] {
+  const decided = tasks.map((task) => {
+    const childId = task.childId ?? resources.ids.next('session');
+    const child = children.get(childId) ?? newChild(childId);
+    const parentDescends = child.parentTip === null && ancestors.has(childId);
+    const itself = childId === parent.id;
+    return {
+      task,
+      childId,
+      decision: decideDispatch(task, parent, child, parentDescends || itself),
+    };
+  });
+  const refused = decided.flatMap(({ task, decision }) =>
+    decision.kind === 'refuse' ? [{ path: task.path, refusal: decision.refusal }] : [],
+  );
+  if (refused.length > 0) throw refuseTasks(refused);
+  return decided as Decided[];
+}
+
+/** What must be so before the children's results can go to the parent. */
+async function prepare(
+  tx: Queryable,
+  { tenantId }: { tenantId: string },
+  to: { decided: readonly Decided[]; parent: LoadedParent; opensInbox: boolean; now: number },
+): Promise<void> {
+  const { parent, now } = to;
+  const adopted = to.decided.filter(({ task, decision }) => task.childId && decision.adoption);
+  if (adopted.length > 0) {
+    const children = adopted.map(({ childId, decision }) => ({
+      childId,
+      names: decision.adoption?.names ?? null,
+    }));
+    await adoptChildren(tx, { tenantId, parentSessionId: parent.id, children, now });
+  }
+  if (to.opensInbox) await setInboxOpened(tx, { tenantId, sessionId: parent.id, now });
+}
+
+async function begin(
+  tx: Queryable,
+  { ids }: Resources,
+  { tenantId, terms }: { tenantId: string; terms: Terms },
+  to: {
+    decided: readonly Decided<Extract<Going, { kind: 'dispatch' }>>[];
+    parent: LoadedParent;
+    now: number;
+  },
+): Promise<DispatchedRow[]> {
+  const { decided, parent, now } = to;
+  const of = { tenantId, parentSessionId: parent.id };
+  const made = decided.filter(({ task }) => task.childId === null);
+  if (made.length > 0) {
+    const children = made.map(({ childId, task: { agent, title } }) => ({ childId, agent, title }));
+    await insertChildren(tx, { ...of, children, now });
+  }
+  const rows = decided.map(({ task: { task }, childId, decision }) => ({
+    workId: ids.next('subagent'),
+    childSessionId: childId,
+    agent: decision.agent,
+    title: decision.title,
+    formerDigest: decision.formerDigest,
+    task,
+  }));
+  await insertDispatchedWork(tx, { ...of, ...clocksOf(terms, now), createdAt: now, rows });
+  await setCurrentWork(tx, { tenantId, rows });
+  const known = decided.filter(({ task }) => task.childId !== null).map(({ childId }) => childId);
+  if (known.length > 0) await leaveTextToEarlierTurns(tx, { tenantId, ids: known });
+  return rows;
+}
+
+function clocksOf({ createdBy, deadlineMs, childTimeoutMs, stall }: Terms, now: number) {
+  const dueAt = firstDueAt({
+    status: 'launching',
+    createdAt: now,
+    deadlineMs,
+    childTimeoutMs,
+    stall,
+    interruptedAt: null,
+    graceMs: null,
+    stalled: null,
+  });
+  const deadlineAt = deadlineMs === null ? null : now + deadlineMs;
+  return { createdBy, deadlineAt, childTimeoutMs, stall, dueAt };
+}
