@@ -69,23 +69,17 @@ export function newChild(id: string): DispatchedChild {
   };
 }
 
-/** Why the parent may dispatch nothing; null: it may. */
-export function refuseParent({ id, deleted, closed }: DispatchingParent): Refusal | null {
-  if (deleted) return notFound(`Session ${id}`);
-  return closed ? conflict('session_closed', `Session ${id} is closed.`) : null;
-}
-
 /** Why a call of the parent is refused as a whole; null: it is not. */
 export function refuseCall(
   parent: DispatchingParent,
   calls: { active: number; max: number },
 ): Refusal | null {
   const outcome = 'rejected';
-  const refusal = refuseParent(parent);
-  if (refusal?.code === 'conflict') {
-    return new Refusal(refusal.code, refusal.message, { ...refusal.details, outcome });
+  if (parent.deleted) return notFound(`Session ${parent.id}`);
+  if (parent.closed) {
+    const { code, message, details } = closedRefusal(parent);
+    return new Refusal(code, message, { ...details, outcome });
   }
-  if (refusal !== null) return refusal;
   if (calls.active < calls.max) return null;
   const detail = `Delegation capacity reached: ${calls.active} of ${calls.max} calls are active.`;
   return new Refusal('capacity_reached', detail, { outcome });
@@ -99,6 +93,8 @@ export function refuseTasks(refused: readonly { path: string; refusal: Refusal }
   const [first] = refused;
   if (first === undefined) throw new Error('something was refused');
   const { code, message, details } = first.refusal;
+  // That is no fault of any task.
+  if (details.reason === 'session_closed') return first.refusal;
   const errors = refused
     .filter(({ refusal }) => refusal.code === code && refusal.details.reason === details.reason)
     .slice(0, ERRORS_MAX)
@@ -119,8 +115,7 @@ export function decideDispatch(
   child: DispatchedChild,
   parentDescends: boolean,
 ): DispatchDecision {
-  const refusal = refuseParent(parent);
-  if (refusal !== null) return refuse(refusal);
+  if (parent.deleted) return refuse(notFound(`Session ${parent.id}`));
   if (child.deleted) return refuse(notFound(`Session ${child.id}`));
   if (parentDescends) {
     return refuse(invalid('child_session_id', 'the parent descends from this session'));
@@ -128,6 +123,7 @@ export function decideDispatch(
   if (child.parentTip !== null && child.parentTip !== parent.id) {
     return refuse(conflict('parent_mismatch', `Session ${child.id} has another parent.`));
   }
+  if (parent.closed) return refuse(closedRefusal(parent));
   if (child.work !== null && isLive(child.work.status)) {
     return refuse(conflict('child_busy', `Session ${child.id} has not ended its current work.`));
   }
@@ -147,6 +143,10 @@ export function decideDispatch(
     adoption,
     opensInbox,
   };
+}
+
+function closedRefusal({ id }: DispatchingParent): Refusal {
+  return conflict('session_closed', `Session ${id} is closed.`);
 }
 
 function refuse(refusal: Refusal): DispatchDecision {

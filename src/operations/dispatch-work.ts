@@ -1,4 +1,4 @@
-import { refuseParent } from '../domain/dispatch.ts';
+import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import { dispatchTasks } from './dispatch-tasks.ts';
 
@@ -43,8 +43,7 @@ export async function dispatchWork(
     terms: { createdBy, deadlineMs, childTimeoutMs: null, stall: null },
     // Plain work does not count towards the capacity.
     admit: async (_, parent) => {
-      const refusal = refuseParent(parent);
-      if (refusal !== null) throw refusal;
+      if (parent.deleted) throw notFound(`Session ${parent.id}`);
     },
     record: async (_, { parent, rows: [row], now }) => {
       if (row === undefined) throw new Error('one task is one entry');
