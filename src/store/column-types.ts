@@ -124,11 +124,14 @@ function integerFromWire(text: string): number {
 function arrayToWire(values: unknown, serialize: (element: unknown) => string): string {
   if (!Array.isArray(values)) return String(values);
   const elements = values.map((element: unknown) =>
-    element === null || element === undefined
-      ? 'NULL'
-      : `"${serialize(element).replace(/["\\]/g, '\\$&')}"`,
+    element === null || element === undefined ? 'NULL' : `"${escaped(serialize(element))}"`,
   );
   return `{${elements.join(',')}}`;
+}
+
+function escaped(element: string): string {
+  const isPlain = !element.includes('"') && !element.includes('\\');
+  return isPlain ? element : element.replace(/["\\]/g, '\\$&');
 }
 
 /** Reads an array of one dimension. */

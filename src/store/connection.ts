@@ -75,6 +75,7 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
       sockets.push(socket);
       socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
       socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
+      corkEachTick(socket);
     });
   }
 
@@ -126,6 +127,26 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
   }
 
   return { sql, openedAt: performance.now(), ended: () => ended, guard, destroy, end };
+}
+
+/**
+ * Sends what is written in one turn of the event loop at once. The driver writes each statement by
+ * itself, and each write wakes the server up for a part of what it is about to get.
+ */
+function corkEachTick(socket: net.Socket): void {
+  const write = socket.write.bind(socket) as (...args: unknown[]) => boolean;
+  let corked = false;
+  socket.write = (...args: unknown[]) => {
+    if (!corked) {
+      corked = true;
+      socket.cork();
+      process.nextTick(() => {
+        corked = false;
+        socket.uncork();
+      });
+    }
+    return write(...args);
+  };
 }
 
 /** What the driver gets when it would reconnect: a socket that fails as soon as it is listened to. */

@@ -16,11 +16,11 @@ import type { Lane, LaneSql } from './database.ts';
 
 /** All that a batch of decisions writes. */
 export interface BatchWrites {
-  sessions: (SessionChange & Of)[];
-  insertedWork: (WorkWrite & Of & { createdAt: number })[];
-  updatedWork: (WorkWrite & Of)[];
-  items: (ItemWrite & { tenantId: string })[];
-  units: (UnitWrite & { tenantId: string })[];
+  sessions: (Of & { change: SessionChange })[];
+  insertedWork: OfTenant<{ work: WorkWrite }>[];
+  updatedWork: OfTenant<{ work: WorkWrite }>[];
+  items: OfTenant<{ item: ItemWrite }>[];
+  units: OfTenant<{ unit: UnitWrite }>[];
   responses: (Of & { responseId: string; workId: string; delivered: boolean })[];
   usedTexts: Of[];
   parked: (ParkWrite & Of & { id: string; traceparent: string | null; result: object | null })[];
@@ -28,6 +28,8 @@ export interface BatchWrites {
   settledParked: (Of & { id: string })[];
   late: (LateWrite & Of)[];
 }
+
+type OfTenant<Row> = Row & { tenantId: string };
 
 /** The child session a row of a batch belongs to. */
 interface Of {
@@ -41,19 +43,23 @@ export function batchStatements(
   writes: BatchWrites,
   now: number,
 ): PromiseLike<unknown>[] {
+  const at = instantToWire(now);
+  const worked = [...writes.insertedWork, ...writes.updatedWork];
+  const interrupts = worked.filter(({ work }) => work.interrupt !== null);
   const statements: PromiseLike<unknown>[] = [];
   if (writes.sessions.length > 0) statements.push(updateSessions(sql, writes.sessions));
-  if (writes.insertedWork.length > 0) statements.push(insertWork(sql, writes.insertedWork));
-  if (writes.updatedWork.length > 0) statements.push(updateWork(sql, writes.updatedWork));
-  if (writes.items.length > 0) statements.push(insertItems(sql, writes.items));
+  if (writes.insertedWork.length > 0) statements.push(insertWork(sql, writes.insertedWork, at));
+  if (writes.updatedWork.length > 0) statements.push(updateWork(sql, writes.updatedWork, at));
+  if (interrupts.length > 0) statements.push(requestInterrupts(sql, interrupts, at));
+  if (writes.items.length > 0) statements.push(insertItems(sql, writes.items, at));
   if (writes.units.length > 0) {
-    statements.push(endUnits(sql, writes.units), endCalls(sql, writes.units));
+    statements.push(endUnits(sql, writes.units, at), endCalls(sql, writes.units, at));
   }
   if (writes.responses.length > 0) statements.push(upsertResponses(sql, writes.responses));
   if (writes.usedTexts.length > 0) statements.push(markTextsUsed(sql, writes.usedTexts));
   if (writes.settledParked.length > 0) statements.push(deleteParked(sql, writes.settledParked));
-  for (const row of writes.parked) statements.push(putParked(sql, row, now));
-  for (const row of writes.late) statements.push(appendLateResult(sql, row, now));
+  for (const row of writes.parked) statements.push(putParked(sql, row, at));
+  for (const row of writes.late) statements.push(appendLateResult(sql, row, at));
   return statements;
 }
 
@@ -65,117 +71,140 @@ function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): PromiseLik
       last_report = r.last_report, ran_since_result = r.ran_since_result
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.childId)}::text[],
-      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => r.backgroundTaskCount)}::bigint[],
-      ${rows.map((r) => r.blockedOn)}::text[], ${rows.map((r) => r.errorCode)}::text[],
-      ${rows.map((r) => r.errorMessage)}::text[], ${rows.map((r) => r.responseId)}::text[],
-      ${rows.map((r) => r.currentWorkId)}::text[], ${rows.map((r) => r.lastReport)}::text[],
-      ${rows.map((r) => r.ranSinceResult)}::boolean[]
+      ${rows.map((r) => r.change.status)}::text[],
+      ${rows.map((r) => r.change.backgroundTaskCount)}::bigint[],
+      ${rows.map((r) => r.change.blockedOn)}::text[],
+      ${rows.map((r) => r.change.errorCode)}::text[],
+      ${rows.map((r) => r.change.errorMessage)}::text[],
+      ${rows.map((r) => r.change.responseId)}::text[],
+      ${rows.map((r) => r.change.currentWorkId)}::text[],
+      ${rows.map((r) => r.change.lastReport)}::text[],
+      ${rows.map((r) => r.change.ranSinceResult)}::boolean[]
     ) as r(tenant_id, id, status, background_task_count, blocked_on, error_code, error_message,
       response_id, current_work_id, last_report, ran_since_result)
     where s.tenant_id = r.tenant_id and s.id = r.id`;
 }
 
-function insertWork(sql: LaneSql, rows: BatchWrites['insertedWork']): PromiseLike<unknown> {
+/** Only an entry that was rebuilt is new here; it ends at once unless it is to be interrupted. */
+function insertWork(
+  sql: LaneSql,
+  rows: BatchWrites['insertedWork'],
+  at: string,
+): PromiseLike<unknown> {
   return sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       recovered, status, created_at, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id, interrupt_reason,
-      interrupted_at, grace_ms, due_at)
+      result_response_id, awaits_text, upstream_message_id)
     select r.tenant_id, r.work_id, r.parent_id, r.child_id, r.agent, r.title, true, r.status,
-      r.at, r.ended_at, r.revision, r.last_item_seq, r.result_digest, r.result_response_id, false,
-      r.awaits_text, r.upstream_message_id, r.interrupt_reason, r.interrupted_at, r.grace_ms,
-      r.interrupted_at + r.grace_ms * interval '1 millisecond'
+      ${at}::timestamptz, case when r.ended then ${at}::timestamptz end, r.revision,
+      r.last_item_seq, r.result_digest, r.result_response_id, r.awaits_text, r.upstream_message_id
     from unnest(
-      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[],
-      ${rows.map((r) => r.parentSessionId)}::text[], ${rows.map((r) => r.childSessionId)}::text[],
-      ${rows.map((r) => r.agent)}::text[], ${rows.map((r) => r.title)}::text[],
-      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => r.createdAt)}::timestamptz[],
-      ${rows.map((r) => r.endedAt)}::timestamptz[], ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
-      ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
-      ${rows.map((r) => r.awaitsText)}::boolean[], ${rows.map((r) => r.upstreamMessageId)}::text[],
-      ${rows.map((r) => r.interrupt?.reason ?? null)}::text[],
-      ${rows.map((r) => r.interrupt?.at ?? null)}::timestamptz[],
-      ${rows.map((r) => r.interrupt?.graceMs ?? null)}::bigint[]
-    ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, at, ended_at, revision,
-      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id,
-      interrupt_reason, interrupted_at, grace_ms)`;
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
+      ${rows.map((r) => r.work.parentSessionId)}::text[],
+      ${rows.map((r) => r.work.childSessionId)}::text[],
+      ${rows.map((r) => r.work.agent)}::text[], ${rows.map((r) => r.work.title)}::text[],
+      ${rows.map((r) => r.work.status)}::text[],
+      ${rows.map((r) => r.work.endedAt !== null)}::boolean[],
+      ${rows.map((r) => r.work.revision)}::int[], ${rows.map((r) => r.work.lastItemSeq)}::bigint[],
+      ${rows.map((r) => r.work.resultDigest)}::text[],
+      ${rows.map((r) => r.work.resultResponseId)}::text[],
+      ${rows.map((r) => r.work.awaitsText)}::boolean[],
+      ${rows.map((r) => r.work.upstreamMessageId)}::text[]
+    ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, ended, revision,
+      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id)`;
 }
 
-function updateWork(sql: LaneSql, rows: BatchWrites['updatedWork']): PromiseLike<unknown> {
+function updateWork(
+  sql: LaneSql,
+  rows: BatchWrites['updatedWork'],
+  at: string,
+): PromiseLike<unknown> {
   return sql`
-    update work w set status = r.status, ended_at = coalesce(w.ended_at, r.ended_at),
+    update work w set status = r.status,
+      ended_at = case when r.ended then coalesce(w.ended_at, ${at}::timestamptz) end,
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
       result_response_id = r.result_response_id, provisional = r.provisional,
       awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id,
-      result = coalesce(r.result::jsonb, w.result),
-      interrupt_reason = coalesce(r.interrupt_reason, w.interrupt_reason),
-      interrupted_at = coalesce(r.interrupted_at, w.interrupted_at),
-      grace_ms = coalesce(r.grace_ms, w.grace_ms),
-      due_at = least(w.due_at, r.interrupted_at + r.grace_ms * interval '1 millisecond')
+      result = coalesce(r.result::jsonb, w.result)
     from unnest(
-      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[],
-      ${rows.map((r) => r.status)}::text[],
-      ${rows.map((r) => r.endedAt)}::timestamptz[],
-      ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[],
-      ${rows.map((r) => r.resultDigest)}::text[], ${rows.map((r) => r.resultResponseId)}::text[],
-      ${rows.map((r) => r.provisional)}::boolean[], ${rows.map((r) => r.awaitsText)}::boolean[],
-      ${rows.map((r) => r.upstreamMessageId)}::text[],
-      ${rows.map((r) => r.result && JSON.stringify(r.result))}::text[],
-      ${rows.map((r) => r.interrupt?.reason ?? null)}::text[],
-      ${rows.map((r) => r.interrupt?.at ?? null)}::timestamptz[],
-      ${rows.map((r) => r.interrupt?.graceMs ?? null)}::bigint[]
-    ) as r(tenant_id, work_id, status, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id, result, interrupt_reason,
-      interrupted_at, grace_ms)
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
+      ${rows.map((r) => r.work.status)}::text[],
+      ${rows.map((r) => r.work.endedAt !== null)}::boolean[],
+      ${rows.map((r) => r.work.revision)}::int[], ${rows.map((r) => r.work.lastItemSeq)}::bigint[],
+      ${rows.map((r) => r.work.resultDigest)}::text[],
+      ${rows.map((r) => r.work.resultResponseId)}::text[],
+      ${rows.map((r) => r.work.provisional)}::boolean[],
+      ${rows.map((r) => r.work.awaitsText)}::boolean[],
+      ${rows.map((r) => r.work.upstreamMessageId)}::text[],
+      ${rows.map((r) => r.work.result && JSON.stringify(r.work.result))}::text[]
+    ) as r(tenant_id, work_id, status, ended, revision, last_item_seq, result_digest,
+      result_response_id, provisional, awaits_text, upstream_message_id, result)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
 }
 
-function insertItems(sql: LaneSql, rows: BatchWrites['items']): PromiseLike<unknown> {
+/** Keeps why a child is asked to stop, and lets the clock of its grace run. */
+function requestInterrupts(
+  sql: LaneSql,
+  rows: OfTenant<{ work: WorkWrite }>[],
+  at: string,
+): PromiseLike<unknown> {
+  return sql`
+    update work w set interrupt_reason = r.reason, interrupted_at = ${at}::timestamptz,
+      grace_ms = r.grace_ms,
+      due_at = least(w.due_at, ${at}::timestamptz + r.grace_ms * interval '1 millisecond')
+    from unnest(
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
+      ${rows.map((r) => r.work.interrupt?.reason ?? null)}::text[],
+      ${rows.map((r) => r.work.interrupt?.graceMs ?? null)}::bigint[]
+    ) as r(tenant_id, work_id, reason, grace_ms)
+    where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
+}
+
+function insertItems(sql: LaneSql, rows: BatchWrites['items'], at: string): PromiseLike<unknown> {
   return sql`
     insert into items (tenant_id, session_id, seq, source, type, work_id, child_session_id, agent,
       title, status, output, recovered, follows_seq, revision, response_id, created_by,
-      traceparent, delivered_at, disposition, details)
-    select tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status,
-      output, recovered, follows_seq, revision, response_id, created_by, traceparent, delivered_at,
-      disposition, details::jsonb
+      traceparent, disposition, details, delivered_at)
+    select r.tenant_id, r.session_id, r.seq, r.source, r.type, r.work_id, r.child_id, r.agent,
+      r.title, r.status, r.output, r.recovered, r.follows_seq, r.revision, r.response_id,
+      r.created_by, r.traceparent, r.disposition, r.details::jsonb, ${at}::timestamptz
     from unnest(
-      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.sessionId)}::text[],
-      ${rows.map((r) => r.seq)}::bigint[], ${rows.map((r) => r.source)}::text[],
-      ${rows.map((r) => r.type)}::text[], ${rows.map((r) => r.workId)}::text[],
-      ${rows.map((r) => r.childSessionId)}::text[], ${rows.map((r) => r.agent)}::text[],
-      ${rows.map((r) => r.title)}::text[], ${rows.map((r) => r.status)}::text[],
-      ${rows.map((r) => r.output)}::text[], ${rows.map((r) => r.recovered)}::boolean[],
-      ${rows.map((r) => r.followsSeq)}::bigint[], ${rows.map((r) => r.revision)}::int[],
-      ${rows.map((r) => r.responseId)}::text[], ${rows.map((r) => r.createdBy)}::text[],
-      ${rows.map((r) => r.traceparent)}::text[],
-      ${rows.map((r) => r.deliveredAt)}::timestamptz[], ${rows.map((r) => r.disposition)}::text[],
-      ${rows.map((r) => r.details && JSON.stringify(r.details))}::text[]
-    ) as r(tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status, output,
-      recovered, follows_seq, revision, response_id, created_by, traceparent, delivered_at,
-      disposition, details)`;
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.item.sessionId)}::text[],
+      ${rows.map((r) => r.item.seq)}::bigint[], ${rows.map((r) => r.item.source)}::text[],
+      ${rows.map((r) => r.item.type)}::text[], ${rows.map((r) => r.item.workId)}::text[],
+      ${rows.map((r) => r.item.childSessionId)}::text[], ${rows.map((r) => r.item.agent)}::text[],
+      ${rows.map((r) => r.item.title)}::text[], ${rows.map((r) => r.item.status)}::text[],
+      ${rows.map((r) => r.item.output)}::text[], ${rows.map((r) => r.item.recovered)}::boolean[],
+      ${rows.map((r) => r.item.followsSeq)}::bigint[], ${rows.map((r) => r.item.revision)}::int[],
+      ${rows.map((r) => r.item.responseId)}::text[], ${rows.map((r) => r.item.createdBy)}::text[],
+      ${rows.map((r) => r.item.traceparent)}::text[],
+      ${rows.map((r) => r.item.disposition)}::text[],
+      ${rows.map((r) => r.item.details && JSON.stringify(r.item.details))}::text[]
+    ) as r(tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status,
+      output, recovered, follows_seq, revision, response_id, created_by, traceparent, disposition,
+      details)`;
 }
 
-function endUnits(sql: LaneSql, rows: BatchWrites['units']): PromiseLike<unknown> {
+function endUnits(sql: LaneSql, rows: BatchWrites['units'], at: string): PromiseLike<unknown> {
   return sql`
-    update units u set status = r.status, ended_at = coalesce(u.ended_at, r.ended_at),
+    update units u set status = r.status, ended_at = coalesce(u.ended_at, ${at}::timestamptz),
       revision = r.revision, last_item_seq = r.last_item_seq
     from unnest(
-      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.unitId)}::text[],
-      ${rows.map((r) => r.status)}::text[], ${rows.map((r) => r.endedAt)}::timestamptz[],
-      ${rows.map((r) => r.revision)}::int[], ${rows.map((r) => r.lastItemSeq)}::bigint[]
-    ) as r(tenant_id, unit_id, status, ended_at, revision, last_item_seq)
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.unit.unitId)}::text[],
+      ${rows.map((r) => r.unit.status)}::text[], ${rows.map((r) => r.unit.revision)}::int[],
+      ${rows.map((r) => r.unit.lastItemSeq)}::bigint[]
+    ) as r(tenant_id, unit_id, status, revision, last_item_seq)
     where u.tenant_id = r.tenant_id and u.unit_id = r.unit_id`;
 }
 
 /** A call ends with its last unit; it is locked, so that no two units are each other's last. */
-function endCalls(sql: LaneSql, rows: BatchWrites['units']): PromiseLike<unknown> {
+function endCalls(sql: LaneSql, rows: BatchWrites['units'], at: string): PromiseLike<unknown> {
   return sql`
-    update delegations d set ended_at = r.ended_at
+    update delegations d set ended_at = ${at}::timestamptz
     from (
       select distinct * from unnest(
-        ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.delegationId)}::text[],
-        ${rows.map((r) => r.endedAt)}::timestamptz[]
-      ) as q(tenant_id, delegation_id, ended_at)
+        ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.unit.delegationId)}::text[]
+      ) as q(tenant_id, delegation_id)
     ) r
     where d.tenant_id = r.tenant_id and d.delegation_id = r.delegation_id and d.ended_at is null
       and not exists (
@@ -217,9 +246,8 @@ function deleteParked(sql: LaneSql, rows: BatchWrites['settledParked']): Promise
 function putParked(
   sql: LaneSql,
   row: BatchWrites['parked'][number],
-  now: number,
+  at: string,
 ): PromiseLike<unknown> {
-  const at = instantToWire(now);
   const deadAt = row.state === 'dead' ? at : null;
   const result = row.result === null ? null : JSON.stringify(row.result);
   if (row.replaces === null) {
@@ -249,10 +277,10 @@ function putParked(
 function appendLateResult(
   sql: LaneSql,
   row: BatchWrites['late'][number],
-  now: number,
+  at: string,
 ): PromiseLike<unknown> {
   const known = { status: row.status, output: row.output, response_id: row.responseId };
-  const late = JSON.stringify([{ ...known, reported_at: instantToWire(now) }]);
+  const late = JSON.stringify([{ ...known, reported_at: at }]);
   return sql`
     update work set late_results = late_results || ${late}::text::jsonb
     where tenant_id = ${row.tenantId} and work_id = ${row.workId}
