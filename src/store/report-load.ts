@@ -317,8 +317,8 @@ function loadReports(
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
           json_build_object('workId', tr.work_id, 'delivered', tr.delivered) end as response,
-        case when not coalesce(
-          xr.delivered or xr.work_id is distinct from s.current_work_id, false) then x.text
+        case when xr.work_id is null
+          or not (xr.delivered or xr.work_id is distinct from s.current_work_id) then x.text
         end as text,
         x.response_id as text_response_id,
         case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,

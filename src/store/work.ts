@@ -243,10 +243,13 @@ export async function insertDispatchedWork(
   await tx.execute(sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       created_by, status, created_at, deadline_at, child_timeout_ms, stall, due_at, former_digest,
-      delegation_id, unit_id, task_index, goal, model)
+      upstream_message_id, delegation_id, unit_id, task_index, goal, model)
     select ${to.tenantId}, r.work_id, ${to.parentSessionId}, r.child_id, r.agent, r.title,
       ${to.createdBy}, 'launching', ${to.createdAt}::timestamptz, ${to.deadlineAt}::timestamptz,
       ${to.childTimeoutMs}::bigint, ${stall}::jsonb, ${to.dueAt}::timestamptz, r.former_digest,
+      (select w.upstream_message_id from sessions s
+        join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
+        where s.tenant_id = ${to.tenantId} and s.id = r.child_id),
       r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
     from unnest(
       ${sql.param(rows.map((r) => r.workId))}::text[],
