@@ -5,6 +5,7 @@ import { Refusal } from './domain/refusal.ts';
 import { openApiDocument } from './http/document.ts';
 import { eventRoutes } from './http/events.ts';
 import { inboxRoutes } from './http/inbox.ts';
+import { livenessRoutes } from './http/liveness.ts';
 import { operationsRoutes, type Unready } from './http/operations.ts';
 import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
@@ -52,7 +53,14 @@ export function createApp(resources: Resources, options: AppOptions) {
     observe(c, resources, performance.now() - startedAt);
   });
 
-  for (const routes of [eventRoutes, inboxRoutes, parkedRoutes, sessionRoutes, workRoutes]) {
+  for (const routes of [
+    eventRoutes,
+    inboxRoutes,
+    livenessRoutes,
+    parkedRoutes,
+    sessionRoutes,
+    workRoutes,
+  ]) {
     app.route('/v1', routes(resources));
   }
   app.route(

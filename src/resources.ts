@@ -5,6 +5,7 @@ import type { Metrics } from './platform/metrics.ts';
 import type { Upstream } from './platform/upstream.ts';
 import type { Database } from './store/database.ts';
 import type { IngestQueue } from './operations/ingest-queue.ts';
+import type { Attention } from './operations/attention.ts';
 import type { InboxWaiters } from './operations/inbox-waiters.ts';
 
 /** All that an operation may reach. Made once by main, handed down; nothing here is global. */
@@ -19,6 +20,7 @@ export interface Resources {
   upstream: Upstream | null;
   ingest: IngestQueue;
   waiters: InboxWaiters;
+  attention: Attention;
 }
 
 /** The limits and times by which the operations decide; `config.ts` says where each comes from. */

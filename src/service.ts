@@ -3,6 +3,7 @@ import { createApp } from './app.ts';
 import type { Config } from './config.ts';
 import type { Unready } from './http/operations.ts';
 import { serveHttp, type HttpServerOptions } from './http/server.ts';
+import { createAttention } from './operations/attention.ts';
 import { createInboxWaiters } from './operations/inbox-waiters.ts';
 import { createIngestQueue } from './operations/ingest-queue.ts';
 import { systemClock, type Clock } from './platform/clock.ts';
@@ -91,6 +92,7 @@ function createResources(options: ServiceOptions, database: Database): Resources
     upstream: config.snapshot && createUpstream({ ...config.snapshot, log }),
     ingest: createIngestQueue(() => resources),
     waiters,
+    attention: createAttention(),
   };
   metrics.watch('waiting_readers', () => waiters.count());
   return resources;

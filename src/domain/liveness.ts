@@ -1,4 +1,10 @@
-import type { EndedStatus, LiveStatus } from './work.ts';
+import {
+  isClosedToResults,
+  isLive,
+  type EndedStatus,
+  type LiveStatus,
+  type WorkStatus,
+} from './work.ts';
 
 /*
  * When work ends without a report.
@@ -170,6 +176,19 @@ export function isLeaseOver(
   now: number,
 ): boolean {
   return startOf(lease.renewedAt, seen, now) + lease.leaseMs <= now;
+}
+
+/**
+ * Why the child is to be stopped; null: it is not. Also after an end that its own report did not
+ * bring: it may still run.
+ */
+export function stopReason(work: {
+  status: WorkStatus;
+  interruptReason: string | null;
+}): string | null {
+  const { status, interruptReason } = work;
+  if (isLive(status)) return interruptReason;
+  return isClosedToResults(status) ? (interruptReason ?? status) : null;
 }
 
 /** What runs, from when, for how long, and what it means that it has run out. */

@@ -405,6 +405,10 @@ function decideResult(
   if (turn.work !== null && (!mayAddSomething(turn) || isLeftToParked(report, state))) {
     return already(report, state, session, turn.work);
   }
+  // Not even `unknown`, which only the child's own word follows.
+  if (report.origin.kind === 'end' && turn.work !== null && !isLive(turn.work.status)) {
+    return already(report, state, session, turn.work);
+  }
   const resolved = resolveOutput(report, state, turn, context);
   if (resolved.kind === 'look_up') {
     return { kind: 'look_up_text', notMessageId: turn.work?.upstreamMessageId ?? null };
@@ -420,7 +424,7 @@ function decideResult(
     digest: resolved.kind === 'unavailable' ? null : context.digest(status, shown),
     named: responseId !== null || isNamedByWorkId(report, turn),
   });
-  if (verdict.kind === 'late' && turn.work && report.origin.kind !== 'end') {
+  if (verdict.kind === 'late' && turn.work) {
     const { workId, resultDigest } = turn.work;
     const isNews = !isBlank(shown) && resultDigest !== context.digest(turn.work.status, shown);
     const late = isNews ? { workId, status, output: shown, responseId } : null;

@@ -2,6 +2,7 @@ import type { Resources } from '../resources.ts';
 import { deleteOldKeys } from '../store/idempotency-keys.ts';
 import { deleteOldAckedItems } from '../store/items.ts';
 import { buryOldParked, deleteOldDead } from '../store/parked-reports.ts';
+import { deleteLostRunners } from '../store/runners.ts';
 import { deleteOldMarkers } from '../store/sessions.ts';
 import { deleteOldTombstones } from '../store/work.ts';
 
@@ -38,6 +39,9 @@ export async function prune(
     ),
     await database.run((db) =>
       deleteOldMarkers(db, { deletedBefore: now - policy.deadLetterRetentionMs, limit }),
+    ),
+    await database.run((db) =>
+      deleteLostRunners(db, { lostBefore: now - policy.tombstoneRetentionMs, limit }),
     ),
   ];
   const endedBefore = now - policy.tombstoneRetentionMs;

@@ -7,21 +7,23 @@ export interface DueWork {
   tenantId: string;
   workId: string;
   sessionId: string;
-  unitId: string | null;
   model: string | null;
   interruptReason: string | null;
   work: LiveWork;
   heartbeats: Heartbeats | null;
 }
 
-/** The entries whose bound has passed, longest first: costs what is due, not what is alive. */
+/**
+ * The entries whose bound has passed, longest first: costs what is due, not what is alive. The
+ * heartbeats are one look-up by key each, and cannot be planned otherwise.
+ */
 export async function selectDueWork(
   db: Queryable,
   page: { now: number; limit: number },
 ): Promise<DueWork[]> {
   return await db.execute<DueWork & Record<string, unknown>>(sql`
     select w.tenant_id as "tenantId", w.work_id as "workId", w.child_session_id as "sessionId",
-      w.unit_id as "unitId", w.model, w.interrupt_reason as "interruptReason",
+      w.model, w.interrupt_reason as "interruptReason",
       json_build_object('status', w.status, 'createdAt', ${ms(sql`w.created_at`)},
         'deadlineMs', ${ms(sql`w.deadline_at`)} - ${ms(sql`w.created_at`)},
         'childTimeoutMs', w.child_timeout_ms, 'stall', w.stall,
@@ -31,56 +33,142 @@ export async function selectDueWork(
         'currentTool', h.current_tool, 'lastActivityAt', h.last_activity_at,
         'firstAt', ${ms(sql`h.first_at`)}, 'progressAt', ${ms(sql`h.progress_at`)}
       ) end as heartbeats
-    from work w
-    left join heartbeats h on h.tenant_id = w.tenant_id
-      and h.child_session_id = w.child_session_id and h.work_id = w.work_id
-    where w.ended_at is null and w.due_at <= ${page.now}::timestamptz
-    order by w.due_at limit ${page.limit}`);
+    from (
+      select * from work
+      where ended_at is null and due_at <= ${page.now}::timestamptz
+      order by due_at limit ${page.limit}
+    ) w
+    left join lateral (
+      select * from heartbeats q
+      where q.tenant_id = w.tenant_id and q.child_session_id = w.child_session_id
+        and q.work_id = w.work_id limit 1
+    ) h on true`);
 }
 
 function ms(column: ReturnType<typeof sql>) {
   return sql`(extract(epoch from ${column}) * 1000)::float8`;
 }
 
-/** Moves the bounds of entries on which nothing is to be done yet; null: no clock runs. */
-export async function moveDue(
-  db: Queryable,
-  moves: { tenantId: string; workId: string; dueAt: number | null }[],
-): Promise<void> {
-  await db.execute(sql`
-    update work w set due_at = r.due_at
-    from unnest(${sql.param(moves.map((m) => m.tenantId))}::text[],
-      ${sql.param(moves.map((m) => m.workId))}::text[],
-      ${sql.param(moves.map((m) => m.dueAt))}::timestamptz[]) as r(tenant_id, work_id, due_at)
-    where w.tenant_id = r.tenant_id and w.work_id = r.work_id and w.ended_at is null`);
+/**
+ * Keeps the transaction's statements to look-ups by key, whatever the planner knows of the tables:
+ * they change some rows of many.
+ */
+export async function planByKey(tx: Queryable): Promise<void> {
+  await tx.execute(sql`
+    select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+      set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`);
 }
 
-/** Pulls all bounds that lie ahead down to now: they were written before the clock went back. */
-export async function pullDueDown(db: Queryable, now: number): Promise<void> {
-  await db.execute(sql`
-    update work set due_at = ${now}::timestamptz
-    where ended_at is null and due_at > ${now}::timestamptz`);
+export interface WorkKey {
+  tenantId: string;
+  workId: string;
 }
 
 /**
- * Turns a child's entry to `stalling` and asks it to stop, under the child's lock; not if it has
- * progressed, or ended, since it was judged.
+ * Moves the bounds of entries on which nothing is to be done yet; null: no clock runs. Entries that
+ * are locked elsewhere are left as they are, so that this can be part of no deadlock.
+ */
+export async function moveDue(
+  tx: Queryable,
+  moves: readonly (WorkKey & { dueAt: number | null })[],
+): Promise<void> {
+  await tx.execute(sql`
+    update work w set due_at = l.due_at
+    from (
+      select q.tenant_id, q.work_id, r.due_at
+      from unnest(${sql.param(moves.map((m) => m.tenantId))}::text[],
+        ${sql.param(moves.map((m) => m.workId))}::text[],
+        ${sql.param(moves.map((m) => m.dueAt))}::timestamptz[]) as r(tenant_id, work_id, due_at)
+      join work q on q.tenant_id = r.tenant_id and q.work_id = r.work_id and q.ended_at is null
+      for no key update of q skip locked
+    ) l
+    where w.tenant_id = l.tenant_id and w.work_id = l.work_id and w.ended_at is null`);
+}
+
+/**
+ * Puts off entries whose end could not be delivered, and has their children asked to stop meanwhile;
+ * those that ended are left alone, like those that are locked.
+ */
+export async function putOffEnds(
+  tx: Queryable,
+  ends: readonly (WorkKey & { stopReason: string | null })[],
+  dueAt: number,
+): Promise<void> {
+  await tx.execute(sql`
+    update work w set due_at = ${dueAt}::timestamptz,
+      interrupt_reason = coalesce(w.interrupt_reason, l.stop_reason)
+    from (
+      select q.tenant_id, q.work_id, r.stop_reason
+      from unnest(${sql.param(ends.map((e) => e.tenantId))}::text[],
+        ${sql.param(ends.map((e) => e.workId))}::text[],
+        ${sql.param(ends.map((e) => e.stopReason))}::text[]) as r(tenant_id, work_id, stop_reason)
+      join work q on q.tenant_id = r.tenant_id and q.work_id = r.work_id and q.ended_at is null
+      for no key update of q skip locked
+    ) l
+    where w.tenant_id = l.tenant_id and w.work_id = l.work_id and w.ended_at is null`);
+}
+
+/**
+ * Pulls bounds that lie ahead down to now, since they were written before the clock went back: at
+ * most `limit`, furthest first. Says whether some may be left; it must then be repeated.
+ */
+export async function pullDueDown(
+  tx: Queryable,
+  { now, limit }: { now: number; limit: number },
+): Promise<boolean> {
+  const rows = await tx.execute<{ found: number; pulled: number }>(sql`
+    with found as materialized (
+      select tenant_id, work_id from work
+      where ended_at is null and due_at > ${now}::timestamptz
+      order by due_at desc limit ${limit}
+    ), free as materialized (
+      select q.tenant_id, q.work_id from found f
+      join work q on q.tenant_id = f.tenant_id and q.work_id = f.work_id
+      for no key update of q skip locked
+    ), pulled as (
+      update work w set due_at = ${now}::timestamptz from free f
+      where w.tenant_id = f.tenant_id and w.work_id = f.work_id returning 1
+    )
+    select (select count(*) from found)::int as found, (select count(*) from pulled)::int as pulled`);
+  const { found = 0, pulled = 0 } = rows[0] ?? {};
+  return found === limit || pulled < found;
+}
+
+export type StallingEntry = DueWork & { stall: Stall; graceMs: number; dueAt: number };
+
+/**
+ * Turns entries to `stalling` and has their children asked to stop, under the children's locks; not
+ * those that have progressed or ended since they were judged, or whose child is locked elsewhere.
  */
 export async function markStalling(
   tx: Queryable,
-  entry: DueWork & { stall: Stall; graceMs: number; dueAt: number; now: number },
+  entries: readonly StallingEntry[],
+  now: number,
 ): Promise<void> {
-  await tx.execute(sql`
-    select 1 from sessions
-    where tenant_id = ${entry.tenantId} and id = ${entry.sessionId} for no key update`);
+  const locked = await tx.execute<{ tenantId: string; id: string }>(sql`
+    select s.tenant_id as "tenantId", s.id
+    from unnest(${sql.param(entries.map((e) => e.tenantId))}::text[],
+      ${sql.param(entries.map((e) => e.sessionId))}::text[]) as r(tenant_id, id)
+    join sessions s on s.tenant_id = r.tenant_id and s.id = r.id
+    order by s.tenant_id, s.id for no key update of s skip locked`);
+  const keys = new Set(locked.map((row) => `${row.tenantId}\0${row.id}`));
+  const free = entries.filter((e) => keys.has(`${e.tenantId}\0${e.sessionId}`));
+  // A statement of its own: it sees what was true when the locks had been taken.
   await tx.execute(sql`
     update work w set status = 'stalling', interrupt_reason = 'stalled',
-      interrupted_at = ${entry.now}::timestamptz, grace_ms = ${entry.graceMs},
-      stalled = ${JSON.stringify(entry.stall)}::jsonb, due_at = ${entry.dueAt}::timestamptz
-    where w.tenant_id = ${entry.tenantId} and w.work_id = ${entry.workId}
+      interrupted_at = ${now}::timestamptz, grace_ms = r.grace_ms, stalled = r.stalled::jsonb,
+      due_at = r.due_at
+    from unnest(${sql.param(free.map((e) => e.tenantId))}::text[],
+      ${sql.param(free.map((e) => e.workId))}::text[],
+      ${sql.param(free.map((e) => e.graceMs))}::bigint[],
+      ${sql.param(free.map((e) => JSON.stringify(e.stall)))}::text[],
+      ${sql.param(free.map((e) => e.dueAt))}::timestamptz[],
+      ${sql.param(free.map((e) => e.heartbeats?.progressAt ?? null))}::timestamptz[]
+    ) as r(tenant_id, work_id, grace_ms, stalled, due_at, progress_at)
+    where w.tenant_id = r.tenant_id and w.work_id = r.work_id
       and w.status in ('launching', 'running')
       and not exists (
         select 1 from heartbeats h where h.tenant_id = w.tenant_id
           and h.child_session_id = w.child_session_id and h.work_id = w.work_id
-          and h.progress_at > ${entry.heartbeats?.progressAt ?? 0}::timestamptz)`);
+          and h.progress_at is distinct from r.progress_at)`);
 }

@@ -1,4 +1,5 @@
 import { sql } from 'drizzle-orm';
+import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
 
 export interface RunnerKey {
@@ -18,25 +19,31 @@ export async function renewLease(
       lease_ms = excluded.lease_ms, renewed_at = excluded.renewed_at, lost_at = null`);
 }
 
-export interface RequestedInterrupt {
+/** A child's current entry, as far as it says whether the child is to be stopped. */
+export interface StoppableWork {
   sessionId: string;
   workId: string;
-  reason: string;
+  status: WorkStatus;
+  interruptReason: string | null;
 }
 
-/** The children on the runner that are to be stopped; those that ended before `endedAfter` are not. */
-export async function selectInterruptsOfRunner(
+/**
+ * The children on the runner that may have to be stopped, by session id; those whose work ended
+ * before `endedAfter` are left out.
+ */
+export async function selectStoppableOfRunner(
   db: Queryable,
   of: RunnerKey & { endedAfter: number; limit: number },
-): Promise<RequestedInterrupt[]> {
-  return await db.execute<RequestedInterrupt & Record<string, unknown>>(sql`
-    select s.id as "sessionId", w.work_id as "workId", w.interrupt_reason as reason
+): Promise<StoppableWork[]> {
+  return await db.execute<StoppableWork & Record<string, unknown>>(sql`
+    select s.id as "sessionId", w.work_id as "workId", w.status,
+      w.interrupt_reason as "interruptReason"
     from sessions s
     join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
     where s.runner_id = ${of.runnerId} and s.tenant_id = ${of.tenantId}
-      and w.interrupt_reason is not null
-      and (w.ended_at is null or (w.ended_at > ${of.endedAfter}::timestamptz
-        and w.status in ('cancelled', 'interrupted', 'stalled', 'timeout')))
+      and case when w.ended_at is null then w.interrupt_reason is not null
+        else w.ended_at > ${of.endedAfter}::timestamptz
+          and w.status in ('cancelled', 'interrupted', 'stalled', 'timeout') end
     order by s.id limit ${of.limit}`);
 }
 
@@ -60,18 +67,30 @@ export async function selectLeasesToJudge(
     order by renewed_at limit ${page.limit}`);
 }
 
-/** Unended work of children on the runner, by session id. */
+export interface LiveWorkOfRunner {
+  sessionId: string;
+  workId: string;
+  apiCalls: number | null;
+  model: string | null;
+}
+
+/**
+ * Work of children on the runner that has not ended, by session id; without that of which a result
+ * is parked, whether the child's own or what was said in its place.
+ */
 export async function selectLiveWorkOfRunner(
   db: Queryable,
   of: RunnerKey & { limit: number },
-): Promise<{ sessionId: string; workId: string; apiCalls: number | null; model: string | null }[]> {
-  return await db.execute(sql`
+): Promise<LiveWorkOfRunner[]> {
+  return await db.execute<LiveWorkOfRunner & Record<string, unknown>>(sql`
     select s.id as "sessionId", w.work_id as "workId", h.api_calls as "apiCalls", w.model
     from sessions s
     join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
     left join heartbeats h on h.tenant_id = w.tenant_id and h.child_session_id = s.id
       and h.work_id = w.work_id
     where s.runner_id = ${of.runnerId} and s.tenant_id = ${of.tenantId} and w.ended_at is null
+      and not exists (select 1 from parked_reports k where k.tenant_id = w.tenant_id
+        and k.child_session_id = s.id and k.work_id = w.work_id and k.state = 'parked')
     order by s.id limit ${of.limit}`);
 }
 

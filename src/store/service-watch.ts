@@ -18,11 +18,15 @@ export async function lockWatch(tx: Queryable): Promise<WatchRow | null> {
   return rows[0] ?? null;
 }
 
-/** Leaves the watch for the next sweep. */
+/**
+ * Leaves the watch for the next sweep. The commit does not wait for the disk: a look that is lost
+ * makes the next one find a longer time unwatched.
+ */
 export async function putWatch(tx: Queryable, watch: WatchRow): Promise<void> {
   await tx.execute(sql`
     insert into service_watch (tenant_id, observed_at, uninterrupted_since)
-    values (${SERVICE}, ${watch.observedAt}::timestamptz, ${watch.uninterruptedSince}::timestamptz)
+    select ${SERVICE}, ${watch.observedAt}::timestamptz, ${watch.uninterruptedSince}::timestamptz
+    from set_config('synchronous_commit', 'off', true)
     on conflict (tenant_id) do update set observed_at = excluded.observed_at,
       uninterrupted_since = excluded.uninterrupted_since`);
 }

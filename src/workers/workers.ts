@@ -1,4 +1,5 @@
 import { prune, type PruneCursor } from '../operations/prune.ts';
+import { LIVENESS_INTERVAL_MS, sweepLiveness } from '../operations/sweep-liveness.ts';
 import { probeUpstream, sweepParked } from '../operations/sweep-parked.ts';
 import type { Resources } from '../resources.ts';
 import { schedule, type Schedule } from './schedule.ts';
@@ -15,6 +16,7 @@ export function startWorkers(resources: Resources): Schedule {
   let pruneCursor: PruneCursor = null;
   const { log } = resources;
   const schedules = [
+    schedule('sweep liveness', LIVENESS_INTERVAL_MS, () => sweepLiveness(resources), log),
     schedule(
       'probe upstream',
       PROBE_INTERVAL_MS,
