@@ -11,6 +11,7 @@ import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
 import { createRouter, type Env } from './http/router.ts';
 import { sessionRoutes } from './http/sessions.ts';
+import { viewerRoutes } from './http/viewers.ts';
 import { workRoutes } from './http/work.ts';
 import { isLoopbackHost, isLoopbackOrigin } from './platform/loopback.ts';
 import type { Resources } from './resources.ts';
@@ -59,6 +60,7 @@ export function createApp(resources: Resources, options: AppOptions) {
     livenessRoutes,
     parkedRoutes,
     sessionRoutes,
+    viewerRoutes,
     workRoutes,
   ]) {
     app.route('/v1', routes(resources));

@@ -12,6 +12,7 @@ import {
   type SessionKey,
 } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
+import { deleteViewersOf } from '../store/viewers.ts';
 import { announceDelivered } from './announce.ts';
 
 /** One transaction takes so many sessions, and one statement so many of their items. */
@@ -88,5 +89,6 @@ async function deleteLocked(
   await deleteWorkOf(tx, of);
   await deleteAssistantTextsOf(tx, of);
   await buryParkedOf(tx, of);
+  await deleteViewersOf(tx, of);
   while ((await deleteItemsOf(tx, { ...of, limit: ITEMS_AT_A_TIME })) > 0);
 }

@@ -30,6 +30,7 @@ import {
   type ShownSession,
 } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
+import { moveViewers } from '../store/viewers.ts';
 
 /*
  * One transaction: make stubs of the sessions that are named, lock those that the change touches,
@@ -279,6 +280,8 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
     limit: MOVED_AT_A_TIME,
   };
   while ((await moveUnreadItems(tx, some)) > 0);
+  // Who watched a session that had gone on before watches that one.
+  if (some.owners === 'all') await moveViewers(tx, some);
 }
 
 /** An inbox that was open goes on with its session, unless the other was closed on purpose. */

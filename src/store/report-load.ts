@@ -25,6 +25,8 @@ export interface LoadedReport {
   /** The call of that unit is locked. */
   callLocked: boolean;
   itemSeq: number;
+  /** The session has been told of its own inbox before: its turns bear on when it is again. */
+  hasWake: boolean;
 }
 
 interface LoadOptions {
@@ -81,6 +83,7 @@ export async function lockAndLoad(
       unit: unit === undefined ? null : unitOf(unit),
       callLocked: unit === undefined || lockedCalls.has(key(report.tenantId, unit.delegationId)),
       itemSeq: seq.seq,
+      hasWake: row.has_wake,
     };
   });
 }
@@ -241,6 +244,7 @@ interface LoadedRow {
   inbox_open: boolean;
   inbox_channel: string | null;
   inbox_viewed: boolean;
+  has_wake: boolean;
   unit_id: string | null;
   units: LoadedUnit[] | null;
   /** What several reports may share comes once, with the first row. */
@@ -302,7 +306,7 @@ function loadReports(
   sql: LaneSql,
   keys: Fragment,
   reports: readonly Report[],
-  { maxPendingItems, parkAfterAttempts }: LoadOptions,
+  { maxPendingItems, parkAfterAttempts, now }: LoadOptions,
 ) {
   const wantsText = reports.some(
     (r) => r.status === 'idle' && (r.output === null || isBlank(r.output)),
@@ -330,7 +334,12 @@ function loadReports(
           else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
         case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
         (select true from viewers q where q.session_id = coalesce(t.id, p.id)
-          and q.tenant_id = p.tenant_id limit 1) is not null as inbox_viewed,
+          and q.tenant_id = p.tenant_id and greatest(q.renewed_at,
+            (select y.uninterrupted_since from service_watch y where y.tenant_id = '')
+          ) + q.lease_ms * interval '1 millisecond' > ${instantToWire(now)}::timestamptz
+          limit 1) is not null as inbox_viewed,
+        (select true from wakes q where q.tenant_id = r.tenant_id and q.session_id = r.id)
+          is not null as has_wake,
         coalesce(nw.unit_id, w.unit_id) as unit_id
       from ${reportPath(sql, keys)}
       left join lateral (

@@ -164,10 +164,11 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items'], at: string): Prom
   return sql`
     insert into items (tenant_id, session_id, seq, source, type, work_id, child_session_id, agent,
       title, status, output, recovered, follows_seq, revision, response_id, created_by,
-      traceparent, disposition, details, delivered_at)
+      traceparent, disposition, wakes, details, delivered_at)
     select r.tenant_id, r.session_id, r.seq, r.source, r.type, r.work_id, r.child_id, r.agent,
       r.title, r.status, r.output, r.recovered, r.follows_seq, r.revision, r.response_id,
-      r.created_by, r.traceparent, r.disposition, r.details::jsonb, ${at}::timestamptz
+      r.created_by, r.traceparent, r.disposition, r.wakes and r.disposition = 'turn',
+      r.details::jsonb, ${at}::timestamptz
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.item.sessionId)}::text[],
       ${rows.map((r) => r.item.seq)}::bigint[], ${rows.map((r) => r.item.source)}::text[],
@@ -179,10 +180,11 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items'], at: string): Prom
       ${rows.map((r) => r.item.responseId)}::text[], ${rows.map((r) => r.item.createdBy)}::text[],
       ${rows.map((r) => r.item.traceparent)}::text[],
       ${rows.map((r) => r.item.disposition)}::text[],
+      ${rows.map((r) => r.item.wakes)}::boolean[],
       ${rows.map((r) => r.item.details && JSON.stringify(r.item.details))}::text[]
     ) as r(tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status,
       output, recovered, follows_seq, revision, response_id, created_by, traceparent, disposition,
-      details)`;
+      wakes, details)`;
 }
 
 function endUnits(sql: LaneSql, rows: BatchWrites['units'], at: string): PromiseLike<unknown> {

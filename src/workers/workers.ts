@@ -1,5 +1,7 @@
-import { prune, type PruneCursor } from '../operations/prune.ts';
 import { LIVENESS_INTERVAL_MS, sweepLiveness } from '../operations/sweep-liveness.ts';
+import { sweepClosed } from '../operations/close-session.ts';
+import { sweepViewers } from '../operations/detach-viewer.ts';
+import { prune, type PruneCursor } from '../operations/prune.ts';
 import { probeUpstream, sweepParked } from '../operations/sweep-parked.ts';
 import type { Resources } from '../resources.ts';
 import { schedule, type Schedule } from './schedule.ts';
@@ -8,6 +10,8 @@ import { schedule, type Schedule } from './schedule.ts';
 const PROBE_INTERVAL_MS = 2_000;
 /** The backstop for parked reports that a crash left beside an open inbox. */
 const SWEEP_INTERVAL_MS = 10_000;
+/** How late a viewer who died is forgotten, and work that a crash left beside a closed session. */
+const VIEWERS_INTERVAL_MS = 5_000;
 const PRUNE_INTERVAL_MS = 60_000;
 
 /** Starts all that is done by the clock; any number of replicas may run it at once. */
@@ -35,6 +39,8 @@ export function startWorkers(resources: Resources): Schedule {
       },
       log,
     ),
+    schedule('sweep viewers', VIEWERS_INTERVAL_MS, () => sweepViewers(resources), log),
+    schedule('sweep closed', VIEWERS_INTERVAL_MS, () => sweepClosed(resources), log),
     schedule(
       'prune',
       PRUNE_INTERVAL_MS,
