@@ -90,3 +90,20 @@ export async function deleteClosingInterrupts(
       ${sql.param(done.map((d) => d.workId))}::text[]) as r(tenant_id, work_id)
     where c.tenant_id = r.tenant_id and c.work_id = r.work_id`);
 }
+
+/**
+ * True if the sessions of this route are closed, all that there are: where one is open, be it a new
+ * one beside those that were left, it is that one which is meant. None of them is closed before this
+ * transaction has ended.
+ */
+export async function isRouteClosed(
+  tx: Queryable,
+  of: { tenantId: string; route: string },
+): Promise<boolean> {
+  const rows = await tx.execute<{ isClosed: boolean }>(sql`
+    select s.closed_at is not null as "isClosed" from sessions s
+    where s.channel ->> 'route' = ${of.route} and s.tenant_id = ${of.tenantId}
+      and s.deleted_at is null
+    order by s.tenant_id, s.id for key share`);
+  return rows.length > 0 && rows.every((row) => row.isClosed);
+}
