@@ -5,14 +5,17 @@ import { settleReports, type Settled } from './settle-reports.ts';
 
 /*
  * Reports gather while a flush is under way, and the next flush takes them all: no timer, and a
- * lone report goes at once. Two reports of one child are never in flight together.
+ * lone report goes at the end of its turn of the event loop. Two reports of one child are never in flight together.
  */
 
 /** A flush takes at most so many reports; beyond, PostgreSQL gains nothing (bench/ingest.ts). */
 const BATCH_MAX = 128;
 /** … and at most so much text, so that a few large outputs do not hold up the many small ones. */
 const BATCH_MAX_CHARS = 8 * 1024 * 1024;
-/** One or two flushes in flight are equally fast, four are worse; two hide the other's commit. */
+/**
+ * Two flushes in flight hide each other's commit, four are worse. The second goes only when it is
+ * full: two halves of a batch cost more than the whole (bench/ingest.ts).
+ */
 const FLUSHES_IN_FLIGHT = 2;
 /** How many reports wait at most; beyond it 503 `overloaded`. At 5,000/s that is two seconds. */
 export const QUEUE_MAX = 10_000;
@@ -54,6 +57,7 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
   let waitingChars = 0;
   let flushes = 0;
   let singles = 0;
+  let turn: NodeJS.Immediate | null = null;
   const childrenInFlight = new Set<string>();
   let idleWatchers: (() => void)[] = [];
 
@@ -67,12 +71,17 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
       const key = `${report.tenantId}\0${report.sessionId}`;
       waiting.push({ report, key, chars, resolve, reject });
       waitingChars += chars;
-      flush();
+      // What else arrives in this turn of the event loop goes along.
+      turn ??= setImmediate(() => {
+        turn = null;
+        flush();
+      });
     });
   }
 
   function flush(): void {
-    if (flushes >= FLUSHES_IN_FLIGHT || waiting.length === 0) return;
+    const isWorthIt = flushes === 0 || waiting.length >= BATCH_MAX;
+    if (flushes >= FLUSHES_IN_FLIGHT || !isWorthIt) return;
     const batch = takeBatch();
     if (batch.length === 0) return;
     flushes += 1;
