@@ -1,0 +1,244 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { useDatabase } from '../support/database.ts';
+import { describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
+import { startService, useService, type TestService } from '../support/service.ts';
+import {
+  dispatches,
+  inboxOf,
+  inShort,
+  isChild,
+  newPair,
+  opens,
+  status,
+  take,
+} from '../support/steps.ts';
+
+/* What meets what, over two services on one database. */
+
+const database = useDatabase();
+const one = useService(database);
+const other = useService(database);
+const ROUNDS = process.env['LONG'] ? 2_000 : 200;
+const REPORTS = 64;
+
+/** Both services, in turn. */
+const at = (n: number): TestService => (n % 2 === 0 ? one : other);
+
+/** Runs so many rounds, a few of them at once. */
+async function rounds(count: number, round: (n: number) => Promise<void>): Promise<void> {
+  const AT_ONCE = 8;
+  for (let n = 0; n < count; n += AT_ONCE) {
+    const some = Array.from({ length: Math.min(AT_ONCE, count - n) }, (_, i) => round(n + i));
+    await Promise.all(some);
+  }
+}
+
+describe('a report and what opens the inbox, in parallel', () => {
+  const openers: Record<string, (by: TestService, parent: string) => Promise<unknown>> = {
+    'PUT …/inbox': (by, parent) => by.request('PUT', `${path(parent)}/inbox`),
+    'a read': (by, parent) => by.request('POST', `${path(parent)}/inbox/read`, { max: 1 }),
+    'a dispatch to another child': (by, parent) =>
+      by.request('POST', `${path(parent)}/work`, { child_session_id: freshId('child') }),
+    'a PUT of the parent': (by, parent) => by.request('PUT', path(parent), { inbox: 'open' }),
+  };
+
+  test.each(Object.keys(openers))('%s: never parked beside an open inbox', async (name) => {
+    const open = openers[name];
+    await rounds(name === 'PUT …/inbox' ? ROUNDS : ROUNDS / 5, async (n) => {
+      const [parent, child] = [freshId('parent'), freshId('child')];
+      await describeChild(one, parent, child);
+      const [report] = await Promise.all([
+        reportIdle(at(n), child),
+        open?.(at(n + 1 + (n >> 1)), parent),
+      ]);
+      expect(['204 delivered', '503 not_confirmed missing_parent_inbox']).toContain(
+        inShort(report),
+      );
+      const rows = await database.sql`
+        select (select count(*)::int from parked_reports k
+            where k.child_session_id = ${child} and k.state = 'parked') as parked,
+          (select count(*)::int from items i
+            where i.session_id = ${parent} and i.child_session_id = ${child}) as items,
+          (select inbox_opened_at is not null from sessions where id = ${parent}) as open`;
+      expect(rows).toMatchObject([{ parked: 0, items: 1, open: true }]);
+    });
+  });
+
+  test('a report and the PUT that makes its session known: delivered once', async () => {
+    await rounds(ROUNDS / 5, async (n) => {
+      const pair = newPair(at(n));
+      await opens(pair);
+      const [report] = await Promise.all([
+        reportIdle(at(n), pair.child),
+        describeChild(at(n + 1), pair.parent, pair.child),
+      ]);
+      expect(['204 delivered', '503 not_confirmed unknown_session']).toContain(inShort(report));
+      expect(await inboxOf(pair)).toHaveLength(1);
+    });
+  });
+});
+
+describe('many reports of one child at once', () => {
+  const services = { 'one service': [0], 'two services': [0, 1] };
+
+  describe.each(Object.entries(services))('over %s', (_, numbers) => {
+    test.each([
+      ['with a work entry, all equal', true, () => ({ output: 'done' })],
+      ['without one, all equal', false, () => ({ output: 'done' })],
+      ['with a work entry, all different', true, (n: number) => ({ output: `done ${n}` })],
+      [
+        'without one, under different ids, some failed',
+        false,
+        (n: number) => ({
+          status: n % 3 === 0 ? 'failed' : 'idle',
+          output: `done ${n % 5}`,
+          response_id: `r${n % 7}`,
+        }),
+      ],
+    ])('%s: one item', async (__, isRegistered, said) => {
+      const pair = newPair(one);
+      await take(pair, isRegistered ? [dispatches()] : [isChild(), opens]);
+      const answers = await Promise.all(
+        Array.from({ length: REPORTS }, (___, n) => {
+          const service = at(numbers[n % numbers.length] ?? 0);
+          return reportIdle(service, pair.child, said(n));
+        }),
+      );
+      const items = await inboxOf(pair);
+      expect(items).toHaveLength(1);
+      const delivered = answers.filter((answer) => inShort(answer) === '204 delivered');
+      const repeats = answers.filter((answer) => inShort(answer) === '204 already_delivered');
+      expect([delivered.length, repeats.length]).toEqual([1, REPORTS - 1]);
+      for (const { headers } of answers) {
+        expect(headers['delivery-item-id']).toBe(items[0]?.['id']);
+      }
+    });
+
+    test('whose inbox is not open: parked once, delivered once', async () => {
+      const pair = newPair(one);
+      await isChild()(pair);
+      const answers = await Promise.all(
+        Array.from({ length: REPORTS }, (__, n) =>
+          reportIdle(at(numbers[n % numbers.length] ?? 0), pair.child),
+        ),
+      );
+      expect(new Set(answers.map((answer) => answer.status))).toEqual(new Set([503, 202]));
+      const rows = await database.sql`
+        select tries from parked_reports where child_session_id = ${pair.child}`;
+      expect(rows).toEqual([{ tries: REPORTS }]);
+      await opens(pair);
+      expect(await inboxOf(pair)).toHaveLength(1);
+    });
+  });
+});
+
+describe('reports, dispatches and deletes of the same sessions in opposite orders', () => {
+  test('do not deadlock, and are all answered', async () => {
+    const [here, there] = [await startService(database), await startService(database)];
+    const before = await deadlocks();
+    const statuses = new Map<number, number>();
+    const groups = process.env['LONG'] ? 40 : 4;
+    for (let group = 0; group < groups; group += 1) {
+      const sessions = Array.from({ length: 5 }, () => freshId('s'));
+      const of = (n: number): string => sessions[n % sessions.length] ?? '';
+      const storm = Array.from({ length: 150 }, (_, n) => {
+        const by = n % 2 === 0 ? here : there;
+        // Up the row of sessions at one service, down at the other.
+        const [a, b] = n % 2 === 0 ? [of(n >> 1), of((n >> 1) + 1)] : [of(-n & 7), of(n * 3)];
+        switch ((n >> 1) % 8) {
+          case 0:
+          case 1:
+            return by.request('POST', `${path(a)}/work`, { child_session_id: b });
+          case 2:
+            return by.request('PUT', path(b), { parent_session_id: a, sub_agent_name: 'x' });
+          case 3:
+            return by.request('DELETE', path(a));
+          case 4:
+            return by.request('POST', `${path(a)}/inbox/read`, { drain: true });
+          case 5:
+            return status({ service: by, parent: a, child: b }, { status: 'running' });
+          default:
+            return reportIdle(by, b, { output: `turn ${n}` });
+        }
+      });
+      for (const answer of await Promise.all(storm)) {
+        statuses.set(answer.status, (statuses.get(answer.status) ?? 0) + 1);
+      }
+    }
+    // A connection says what it has counted when it ends, at the latest.
+    await Promise.all([here.stop(), there.stop()]);
+    expect(await deadlocks()).toBe(before);
+    const known = [200, 201, 202, 204, 400, 404, 409, 503];
+    expect([...statuses.keys()].filter((answered) => !known.includes(answered))).toEqual([]);
+    expect(statuses.get(204)).toBeGreaterThan(0);
+    expect(statuses.get(201)).toBeGreaterThan(0);
+  });
+});
+
+async function deadlocks(): Promise<number> {
+  await database.sql`select pg_stat_clear_snapshot()`;
+  const [row] = await database.sql`
+    select deadlocks::int as count from pg_stat_database where datname = current_database()`;
+  return row?.['count'];
+}
+
+describe('one poisonous report in a batch', () => {
+  const lines: { msg: string; reports?: number }[] = [];
+  let service: TestService;
+
+  beforeAll(async () => {
+    service = await startService(database, {
+      onLogLine: (line) => lines.push(JSON.parse(line)),
+    });
+    await database.sql.unsafe(`
+      create function refuse_poison() returns trigger language plpgsql as $$
+        begin
+          if new.output = 'poison' then raise 'a secret of the database' using errcode = 'XX001';
+          end if;
+          return new;
+        end $$;
+      create trigger refuse_poison before insert or update on items
+        for each row execute function refuse_poison();
+      alter table parked_reports add constraint no_poison check (output <> 'poison')`);
+  });
+  afterAll(async () => {
+    await database.sql.unsafe(`
+      drop trigger refuse_poison on items;
+      alter table parked_reports drop constraint no_poison`);
+    await service.stop();
+  });
+
+  test.each(['delivered', 'parked'] as const)(
+    'that cannot be %s touches none of its neighbours',
+    async (what) => {
+      const parent = freshId('parent');
+      if (what === 'delivered') await opens({ ...newPair(service), parent });
+      const children = Array.from({ length: 60 }, () => freshId('child'));
+      await Promise.all(children.map((child) => describeChild(service, parent, child)));
+      const poisoned = 23;
+      lines.length = 0;
+      const answers = await Promise.all(
+        children.map((child, n) =>
+          reportIdle(service, child, { output: n === poisoned ? 'poison' : `done ${n}` }),
+        ),
+      );
+      const batches = lines.filter((line) => line.msg.startsWith('a batch failed'));
+      expect(Math.max(...batches.map((line) => line.reports ?? 0))).toBeGreaterThan(1);
+      const [refused] = answers.splice(poisoned, 1);
+      const good =
+        what === 'delivered' ? '204 delivered' : '503 not_confirmed missing_parent_inbox';
+      expect(new Set(answers.map(inShort))).toEqual(new Set([good]));
+      expect(refused).toMatchObject({ status: 500, body: { error: 'internal' } });
+      expect(JSON.stringify(refused)).not.toMatch(/secret|poison|items|parked_reports/);
+
+      await opens({ ...newPair(service), parent });
+      const child = children[poisoned] ?? '';
+      expect(inShort(await reportIdle(service, child, { output: 'cured' }))).toBe('204 delivered');
+      const items = await inboxOf({ service, parent, child });
+      expect(new Set(items.map((item) => item['output']))).toEqual(
+        new Set(children.map((_, n) => (n === poisoned ? 'cured' : `done ${n}`))),
+      );
+      expect(items).toHaveLength(children.length);
+    },
+  );
+});
