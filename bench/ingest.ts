@@ -110,9 +110,9 @@ async function measure(
     from generate_series(0, ${children - 1}::int) g`;
   const path = kind === 'naive' ? '/v1/naive/' : '/v1/sessions/';
   const requests = Array.from({ length: count }, (_, at) => {
-    // A repeat follows its original at a distance, as a retry does.
-    const child = kind === 'repeats' && at % 2 === 1 ? Math.max(0, at - 601) >> 1 : at;
-    const number = kind === 'repeats' && at % 2 === 0 ? at >> 1 : child;
+    // A repeat follows its original at a distance, as a retry does; the first ones at once.
+    const original = at % 2 === 1 && at > 600 ? at - 601 : at;
+    const number = kind === 'repeats' ? original >> 1 : at;
     const tail = kind === 'naive' ? '' : '/events';
     return { path: `${path}${run}c${number}${tail}`, body: body(number) };
   });
