@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import { routePath } from 'hono/route';
 import { Refusal } from './domain/refusal.ts';
+import { delegationRoutes } from './http/delegations.ts';
 import { openApiDocument } from './http/document.ts';
 import { eventRoutes } from './http/events.ts';
 import { inboxRoutes } from './http/inbox.ts';
@@ -55,6 +56,7 @@ export function createApp(resources: Resources, options: AppOptions) {
   });
 
   for (const routes of [
+    delegationRoutes,
     eventRoutes,
     inboxRoutes,
     livenessRoutes,

@@ -65,8 +65,11 @@ export type ReportOrigin =
   | { kind: 'parked'; id: string; afterRunning: boolean; tries: number }
   /** Assistant text that came after its turn had been delivered without any. */
   | { kind: 'late_text' }
-  /** The service ends the turn itself: its time is over, or somebody has stopped it. */
-  | { kind: 'end'; as: EndedStatus; task: TaskEnd }
+  /**
+   * The service ends the turn itself: its time is over, or somebody has stopped it. `final`: its
+   * child goes away, so it cannot wait for the inbox.
+   */
+  | { kind: 'end'; as: EndedStatus; task: TaskEnd; final?: true }
   /** Somebody asks for the turn to be stopped; a report within the grace is still its result. */
   | { kind: 'interrupt'; by: Interruption; graceMs: number };
 
@@ -436,9 +439,12 @@ function decideResult(
 
   const kept = resolved.kind === 'unavailable' ? report.output : output;
   const inbox = state.inbox;
-  if (inbox?.deleted) return bury(report, state, session, kept);
+  const isFinal = report.origin.kind === 'end' && report.origin.final === true;
+  if (inbox?.deleted) {
+    return isFinal ? { kind: 'settled_elsewhere' } : bury(report, state, session, kept);
+  }
   // What is waited for in a request never enters the inbox.
-  const entersInbox = turn.work?.task?.mode !== 'inline';
+  const entersInbox = turn.work?.task?.mode !== 'inline' && !isFinal;
   if (!inbox || (entersInbox && !inbox.open)) {
     return park(report, state, context, 'missing_parent_inbox', kept);
   }
@@ -446,7 +452,7 @@ function decideResult(
   if (resolved.kind === 'unavailable') {
     return park(report, state, context, 'output_unavailable', report.output);
   }
-  if (state.parked?.state === 'parked' && report.origin.kind !== 'parked') {
+  if (state.parked?.state === 'parked' && report.origin.kind !== 'parked' && !isFinal) {
     return report.parkedStays
       ? park(report, state, context, 'output_unavailable', kept)
       : { kind: 'deliver_parked_first' };

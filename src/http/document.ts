@@ -28,6 +28,10 @@ export function openApiDocument(app: OpenAPIHono<Env>): Record<string, JSONValue
       { name: 'Events', description: 'What forwarders report' },
       { name: 'Inbox', description: 'What parents read' },
       { name: 'Work', description: 'What parents dispatch' },
+      {
+        name: 'Delegations',
+        description: 'Work that is joined: what parents hand over in one call',
+      },
       { name: 'Sessions', description: 'Who they are' },
       { name: 'Operations', description: 'How the service is' },
     ],

@@ -5,10 +5,12 @@ import { PARK_DETAILS } from '../domain/parking.ts';
 import { Refusal, invalid } from '../domain/refusal.ts';
 import type { ReportOutcome } from '../domain/report-outcome.ts';
 import { codePoints, firstCodePoints, isBlank, storable } from '../domain/text.ts';
+import { interruptTurn, stopTurn } from '../operations/cancel-turns.ts';
 import { receiveAssistantText } from '../operations/receive-assistant-text.ts';
 import { receiveStatus, type StatusEvent } from '../operations/receive-status.ts';
 import type { Resources } from '../resources.ts';
 import { jsonBody, readBody } from './body.ts';
+import { graceIn, graceMsOf } from './delegations.ts';
 import { createRouter, type Env } from './router.ts';
 import { traceparentOf } from './traceparent.ts';
 import { jsonAnswer, jsonObject, problemResponses, sessionParams } from './wire.ts';
@@ -49,6 +51,8 @@ const itemData = z.object({
   item_data: z.record(z.string(), z.unknown()).catch({}),
   response_id: key,
 });
+
+const interruptData = z.object({ grace_seconds: graceIn });
 
 const deliveryHeaders = {
   'Delivery-Outcome': {
@@ -97,6 +101,12 @@ export function eventRoutes(resources: Resources) {
         case 'external_conversation_item':
           await receiveItem(resources, of, data);
           return c.json({ queued: false as const }, 202);
+        case 'interrupt': {
+          const graceMs = graceMsOf(interruptOf(data).grace_seconds);
+          return answerCancel(c, await interruptTurn(resources, of, graceMs));
+        }
+        case 'stop_session':
+          return answerCancel(c, await stopTurn(resources, of));
         default:
           if (!type.startsWith('external_')) throw unknownType(type);
           resources.metrics.ignoredEvents.inc();
@@ -137,6 +147,25 @@ function invalidData({ issues }: z.ZodError): Refusal {
   }));
   const first = errors[0];
   return new Refusal('invalid_input', `${first?.path}: ${first?.message}`, { errors });
+}
+
+function interruptOf(data: Record<string, unknown>): z.output<typeof interruptData> {
+  const parsed = interruptData.safeParse(data);
+  if (!parsed.success) throw invalidData(parsed.error);
+  return parsed.data;
+}
+
+/** Cancelling is answered alike, whether there was something to cancel or not. */
+function answerCancel(c: Context<Env>, outcome: ReportOutcome) {
+  if (outcome.outcome !== 'accepted') c.header('Delivery-Outcome', cancelOutcome(outcome));
+  if (outcome.workId !== null) c.header('Delivery-Work-Id', outcome.workId);
+  if (outcome.itemId !== null) c.header('Delivery-Item-Id', outcome.itemId);
+  return c.json({ queued: false as const }, 202);
+}
+
+/** What is kept until the inbox opens needs no other try of the client. */
+function cancelOutcome({ outcome }: ReportOutcome): ReportOutcome['outcome'] {
+  return outcome === 'not_confirmed' ? 'parked' : outcome;
 }
 
 async function receiveItem(

@@ -175,9 +175,13 @@ export function inboxRoutes(resources: Resources) {
       );
       if (preferred !== null) c.header('Preference-Applied', `wait=${preferred}`);
       const { items, remaining, acked } = reading;
-      if (!asText) return c.json({ items: items.map(renderItem), remaining, acked }, 200);
+      const now = resources.clock.now();
+      if (!asText) {
+        const rendered = items.map((item) => renderItem(item, now));
+        return c.json({ items: rendered, remaining, acked }, 200);
+      }
       c.header('Inbox-Item-Ids', items.map((item) => itemId(item.seq)).join(', '));
-      return c.text(renderItemsText(items), 200);
+      return c.text(renderItemsText(items, now), 200);
     },
   );
 
@@ -245,8 +249,13 @@ export function inboxRoutes(resources: Resources) {
         after: after ?? null,
         limit,
       });
+      const now = resources.clock.now();
       return c.json(
-        listOut(items.map(renderItem), hasMore, (item) => item.id),
+        listOut(
+          items.map((item) => renderItem(item, now)),
+          hasMore,
+          (item) => item.id,
+        ),
         200,
       );
     },
@@ -266,7 +275,7 @@ export function inboxRoutes(resources: Resources) {
       const { id, item_id } = c.req.valid('param');
       const of = { tenantId: c.get('tenantId'), sessionId: id };
       const item = await readItem(resources, { ...of, itemId: item_id });
-      return c.json(renderItem(item), 200);
+      return c.json(renderItem(item, resources.clock.now()), 200);
     },
   );
 

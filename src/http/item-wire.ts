@@ -1,13 +1,28 @@
 import { z } from '@hono/zod-openapi';
+import type { DelegationDetails, TaskFailedDetails } from '../domain/delegation.ts';
+import { delegationText, displayText, taskFailedText } from '../domain/delegation-text.ts';
 import { itemId } from '../domain/item-id.ts';
 import { EMPTY_INBOX, subAgentText } from '../domain/item-text.ts';
 import type { ItemRow } from '../operations/list-items.ts';
+import { stallFields, taskResultOut } from './delegations-wire.ts';
 import { instant, instantOut } from './wire.ts';
 
-/** An item as its parent reads it. */
-export const itemOut = z
+/** What every item has. */
+const common = {
+  id: z.string(),
+  status: z.string(),
+  text: z.string().openapi({ description: 'For the model to read; a long output is cut' }),
+  follows: z.string().nullable().openapi({ description: 'The item that this one follows up' }),
+  revision: z.int().min(1),
+  disposition: z.enum(['note', 'turn']),
+  human_input: z.literal(false),
+  delivered_at: instant,
+  delivery_count: z.int().min(0),
+};
+
+const subAgentItemOut = z
   .object({
-    id: z.string(),
+    ...common,
     type: z.literal('sub_agent'),
     work_id: z.string().nullable(),
     task_id: z.string().nullable(),
@@ -16,27 +31,87 @@ export const itemOut = z
     tool_name: z.string(),
     agent: z.string(),
     title: z.string(),
-    status: z.string(),
     output: z.string().openapi({ description: 'Whole, however long' }),
-    text: z.string().openapi({ description: 'For the model to read; a long output is cut' }),
     recovered: z.boolean(),
-    follows: z.string().nullable().openapi({ description: 'The item that this one follows up' }),
-    revision: z.int().min(1),
-    disposition: z.enum(['note', 'turn']),
-    human_input: z.literal(false),
     response_id: z.string().nullable(),
     created_by: z.string().nullable(),
-    delivered_at: instant,
-    delivery_count: z.int().min(0),
     traceparent: z.string().nullable(),
   })
+  .openapi('SubAgentItem');
+
+/** What the items of delegations repeat of their call. */
+const ofDelegation = {
+  delegation_id: z.string().openapi({ description: "The unit's" }),
+  session_key: z.string().nullable(),
+  origin_ui_session_id: z.string().nullable(),
+  origin_session_id: z.string(),
+  parent_session_id: z.string(),
+  goals: z.array(z.string()).openapi({ description: 'Of the whole call' }),
+  context: z.string().nullable(),
+  toolsets: z.array(z.string()).nullable(),
+  role: z.string().nullable(),
+  model: z.string().nullable(),
+  results: z.array(taskResultOut),
+  group: z.string().nullable(),
+  dispatched_at: instant,
+  completed_at: instant,
+  display_text: z.string().openapi({ description: 'For a person to read' }),
+};
+
+const delegationItemOut = z
+  .object({
+    ...common,
+    ...ofDelegation,
+    type: z.literal('async_delegation'),
+    is_batch: z.literal(true),
+    total_duration_seconds: z.number(),
+    display_kind: z.literal('async_delegation_complete'),
+    goal: z.string().optional(),
+    summary: z.string().nullable().optional(),
+    error: z.string().nullable().optional(),
+    api_calls: z.int().optional(),
+    exit_reason: z.string().optional(),
+    ...stallFields,
+  })
+  .openapi('DelegationItem');
+
+const taskFailedItemOut = z
+  .object({
+    ...common,
+    ...ofDelegation,
+    type: z.literal('task_failed'),
+    goal: z.string(),
+    display_kind: z.literal('task_failed'),
+  })
+  .openapi('TaskFailedItem');
+
+/** An item as its parent reads it. */
+export const itemOut = z
+  .discriminatedUnion('type', [subAgentItemOut, delegationItemOut, taskFailedItemOut])
   .openapi('Item');
 
-/** The item's JSON. */
-export function renderItem(item: ItemRow): z.output<typeof itemOut> {
+/** The item's JSON at this moment. */
+export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut> {
+  const details = detailsOf(item);
+  const shared = {
+    id: itemId(item.seq),
+    status: item.status,
+    text: textOf(item, now),
+    follows: item.followsSeq === null ? null : itemId(item.followsSeq),
+    revision: item.revision,
+    disposition: item.disposition === 'note' ? ('note' as const) : ('turn' as const),
+    human_input: false as const,
+    delivered_at: instantOut(item.deliveredAt),
+    delivery_count: item.deliveryCount,
+  };
+  if (details !== null) {
+    return { ...details, ...shared, display_text: displayText(details) } as z.output<
+      typeof itemOut
+    >;
+  }
   const child = item.childSessionId;
   return {
-    id: itemId(item.seq),
+    ...shared,
     type: 'sub_agent',
     work_id: item.workId,
     task_id: child,
@@ -45,28 +120,33 @@ export function renderItem(item: ItemRow): z.output<typeof itemOut> {
     tool_name: item.agent,
     agent: item.agent,
     title: item.title,
-    status: item.status,
     output: item.output,
-    text: textOf(item),
     recovered: item.recovered,
-    follows: item.followsSeq === null ? null : itemId(item.followsSeq),
-    revision: item.revision,
-    disposition: item.disposition === 'note' ? 'note' : 'turn',
-    human_input: false,
     response_id: item.responseId,
     created_by: item.createdBy,
-    delivered_at: instantOut(item.deliveredAt),
-    delivery_count: item.deliveryCount,
     traceparent: item.traceparent,
   };
 }
 
-/** The items as a model reads them: a block each, or the line that says there are none. */
-export function renderItemsText(items: readonly ItemRow[]): string {
-  return items.length === 0 ? EMPTY_INBOX : items.map(textOf).join('\n\n');
+/** What is stored of an item of a delegation; null: it is the item of a sub-agent. */
+function detailsOf({ type, details }: ItemRow): DelegationDetails | TaskFailedDetails | null {
+  if (type === 'sub_agent') return null;
+  return details as unknown as DelegationDetails | TaskFailedDetails;
 }
 
-function textOf(item: ItemRow): string {
+/** The items as a model reads them: a block each, or the line that says there are none. */
+export function renderItemsText(items: readonly ItemRow[], now: number): string {
+  return items.length === 0 ? EMPTY_INBOX : items.map((item) => textOf(item, now)).join('\n\n');
+}
+
+function textOf(item: ItemRow, now: number): string {
+  const details = detailsOf(item);
+  if (details !== null) {
+    const moment = { dispatchedAt: Date.parse(details.dispatched_at), now };
+    return details.type === 'async_delegation'
+      ? delegationText(details, moment)
+      : taskFailedText(details, moment);
+  }
   return subAgentText({
     child: item.childSessionId ?? '',
     agent: item.agent,

@@ -1,6 +1,8 @@
 import { z } from '@hono/zod-openapi';
+import type { TaskResult } from '../domain/delegation.ts';
 import { itemId } from '../domain/item-id.ts';
-import type { WorkDetail, WorkRow } from '../operations/read-work.ts';
+import type { ListedWork, WorkDetail } from '../operations/read-work.ts';
+import { taskResultOut } from './delegations-wire.ts';
 import { instant, instantOrNull, instantOut } from './wire.ts';
 
 /** A work entry as answers show it. */
@@ -19,11 +21,16 @@ export const workOut = z
     created_at: instant,
     ended_at: instant.nullable(),
     deadline_at: instant.nullable(),
+    delegation_id: z.string().optional().openapi({ description: 'Of a task: its call' }),
+    unit_id: z.string().optional().openapi({ description: 'Its result joins this unit' }),
+    task_index: z.int().optional(),
+    goal: z.string().optional(),
+    model: z.string().nullable().optional(),
   })
   .openapi('Work');
 
 /** The entry's JSON. */
-export function renderWork(work: Omit<WorkRow, 'status'> & { status: string }) {
+export function renderWork(work: Omit<ListedWork, 'status'> & { status: string }) {
   return {
     work_id: work.workId,
     parent_session_id: work.parentSessionId,
@@ -38,6 +45,15 @@ export function renderWork(work: Omit<WorkRow, 'status'> & { status: string }) {
     created_at: instantOut(work.createdAt),
     ended_at: instantOrNull(work.endedAt),
     deadline_at: instantOrNull(work.deadlineAt),
+    ...(work.delegationId !== null &&
+      work.unitId !== null &&
+      work.taskIndex !== null && {
+        delegation_id: work.delegationId,
+        unit_id: work.unitId,
+        task_index: work.taskIndex,
+        goal: work.goal ?? '',
+        model: work.model,
+      }),
   };
 }
 
@@ -45,7 +61,11 @@ export function renderWork(work: Omit<WorkRow, 'status'> & { status: string }) {
 export const workDetailOut = z
   .object({
     ...workOut.shape,
-    output: z.string().nullable().openapi({ description: 'Whole, of its newest item' }),
+    output: z
+      .string()
+      .nullable()
+      .openapi({ description: 'Whole, of its newest item; the summary of a task' }),
+    result: taskResultOut.optional().openapi({ description: 'Of a task that has ended, whole' }),
     item_ids: z.array(z.string()),
     late_results: z
       .array(
@@ -62,9 +82,11 @@ export const workDetailOut = z
 
 /** Its JSON. */
 export function renderWorkDetail(work: WorkDetail) {
+  const result = work.result as TaskResult | null;
   return {
     ...renderWork(work),
-    output: work.output,
+    output: work.delegationId === null ? work.output : (result?.summary ?? null),
+    ...(result !== null && { result }),
     item_ids: work.itemSeqs.map(itemId),
     late_results: work.lateResults,
   };

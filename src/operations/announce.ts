@@ -1,5 +1,6 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Resources } from '../resources.ts';
+import { selectEndedCalls } from '../store/delegations.ts';
 import { selectInboxesWorthALook } from '../store/items.ts';
 import { notifyWakeup, WAKEUP_CHANNEL, WAKEUP_PAYLOAD_MAX_BYTES } from '../store/wakeups.ts';
 import type { InboxKey, InboxWaiters } from './inbox-waiters.ts';
@@ -33,12 +34,16 @@ export function hearAnnouncements(resources: Resources): Promise<{ stop(): Promi
   );
 }
 
-/** Wakes those who wait here for an inbox that holds something: one pass, one query. */
+/** Wakes those who wait here for an inbox that holds something, or a call that has ended: one pass. */
 export async function wakeWhereItemsAre(resources: Resources): Promise<void> {
   const waitedFor = resources.waiters.waitedFor();
   if (waitedFor.length === 0) return;
   const now = resources.clock.now();
-  const found = await resources.database.run((db) => selectInboxesWorthALook(db, waitedFor, now));
+  const calls = waitedFor.filter(({ sessionId }) => sessionId.startsWith('deleg_'));
+  const found = await resources.database.run(async (db) => [
+    ...(await selectInboxesWorthALook(db, waitedFor, now)),
+    ...(calls.length === 0 ? [] : await selectEndedCalls(db, calls)),
+  ]);
   for (const { tenantId, sessionId } of found) resources.waiters.wake(tenantId, sessionId);
 }
 

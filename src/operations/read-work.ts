@@ -1,10 +1,10 @@
 import { notFound } from '../domain/refusal.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Resources } from '../resources.ts';
-import { selectWork, selectWorkPage, type WorkDetail, type WorkRow } from '../store/work.ts';
+import { selectWork, selectWorkPage, type ListedWork, type WorkDetail } from '../store/work.ts';
 import { inboxesOf } from './ack-items.ts';
 
-export type { WorkDetail, WorkRow };
+export type { ListedWork, WorkDetail };
 
 /** The entry with its whole output and what came too late for it. */
 export async function readWork(
@@ -30,7 +30,7 @@ export interface WorkPage {
 export async function listWork(
   resources: Resources,
   { tenantId, parentId, status, after, limit }: WorkPage,
-): Promise<{ work: WorkRow[]; hasMore: boolean }> {
+): Promise<{ work: ListedWork[]; hasMore: boolean }> {
   const [parentTip] = await inboxesOf(resources, { tenantId, sessionId: parentId });
   const page = { tenantId, parentTip, status, before: after, limit: limit + 1 };
   const rows = await resources.database.run((db) => selectWorkPage(db, page));

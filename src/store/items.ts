@@ -21,6 +21,13 @@ const columns = sql.raw(
 const isFree = (now: number) =>
   sql`i.acked_at is null and (i.leased_until is null or i.leased_until <= ${now}::timestamptz)`;
 
+/** How much text the item holds. */
+function bytesOf(row: 'i' | 'r') {
+  const output = sql.raw(`${row}.output`);
+  const details = sql.raw(`${row}.details`);
+  return sql`octet_length(${output}) + coalesce(octet_length(${details}::text), 0)`;
+}
+
 export interface HandedOut {
   items: ItemRow[];
   /** Pending, not leased, and not among these. */
@@ -48,7 +55,7 @@ export async function handOutItems(
     ItemRow & { seq: number | null; remaining: number; nextLeaseEnd: number | null }
   >(sql`
     with picked as (
-      select i.seq, octet_length(i.output) as bytes from items i
+      select i.seq, ${bytesOf('i')} as bytes from items i
       where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId} and ${isFree(to.now)}
       order by i.seq limit ${to.max} for update skip locked
     ), kept as (
@@ -153,7 +160,7 @@ export async function selectItemPage(
   const rows = await db.execute<ItemRow & { found: number }>(sql`
     select ${columns}, i.found from (
       select r.*, row_number() over (order by r.seq) as place, count(*) over ()::int as found,
-        sum(octet_length(r.output)) over (order by r.seq) as total
+        sum(${bytesOf('r')}) over (order by r.seq) as total
       from (
         select * from items
         where tenant_id = ${page.tenantId} and session_id = ${page.sessionId}

@@ -8,6 +8,9 @@ import { assistantTexts, sessions, work } from './schema.ts';
 
 export type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
+/** An entry without what may be large. */
+export type ListedWork = Omit<WorkRow, 'result'>;
+
 /** An entry with what it has put into the inbox, as far as that has not been pruned. */
 export interface WorkDetail extends WorkRow {
   /** The whole output of its newest item; null: there is none. */
@@ -20,12 +23,14 @@ interface WorkOf {
   workId: string;
 }
 
-/** All columns of `work w` under their names here. */
-const columns = sql.raw(
-  Object.entries(getTableColumns(work))
-    .map(([field, column]) => `w.${column.name} as "${field}"`)
-    .join(', '),
-);
+/** All columns of `work w` under their names here, and those that a list shows. */
+const columns = columnsBut();
+const listedColumns = columnsBut('result');
+
+function columnsBut(left?: string) {
+  const kept = Object.entries(getTableColumns(work)).filter(([field]) => field !== left);
+  return sql.raw(kept.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
+}
 
 /** The entry, with its whole output; null: there is none. */
 export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail | null> {
@@ -54,10 +59,10 @@ export function selectWorkPage(
     before: string | null;
     limit: number;
   },
-): Promise<WorkRow[]> {
+): Promise<ListedWork[]> {
   const status = page.status === null ? sql`` : sql`and w.status = ${page.status}`;
   const before = page.before === null ? sql`` : sql`and w.work_id < ${page.before}`;
-  return db.execute<WorkRow & Record<string, unknown>>(sql`
+  return db.execute<ListedWork & Record<string, unknown>>(sql`
     select w.* from (
       select id from sessions where tenant_id = ${page.tenantId} and id = ${page.parentTip}
       union all
@@ -65,7 +70,7 @@ export function selectWorkPage(
       where tenant_id = ${page.tenantId} and tip_session_id = ${page.parentTip}
     ) chain
     cross join lateral (
-      select ${columns} from work w
+      select ${listedColumns} from work w
       where w.tenant_id = ${page.tenantId} and w.parent_session_id = chain.id ${status} ${before}
       order by w.work_id desc limit ${page.limit}
     ) w

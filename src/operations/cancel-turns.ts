@@ -1,0 +1,130 @@
+import { interruptedResult, type Interruption } from '../domain/delegation.ts';
+import { INTERRUPTED_OUTPUT, STOPPED_OUTPUT } from '../domain/item-text.ts';
+import { notFound } from '../domain/refusal.ts';
+import type { Report, ReportOrigin } from '../domain/report.ts';
+import { outcomeOf, type ReportOutcome } from '../domain/report-outcome.ts';
+import type { Resources } from '../resources.ts';
+import {
+  selectCall,
+  selectLiveTasks,
+  selectLiveTasksOfParent,
+  selectLiveTurnOfSession,
+  type LiveTurn,
+} from '../store/delegations.ts';
+import { inboxesOf } from './ack-items.ts';
+import { ingestReport } from './ingest-report.ts';
+import { interruptChildren } from './interrupt-children.ts';
+import { requireSession } from './read-session.ts';
+
+/*
+ * Turns that are asked to stop, or are ended in the place of their children. Both are reports of the
+ * service itself: the ingest decides them under the child's lock, like those of a forwarder.
+ */
+
+/** So many are handed to the ingest at a time, which fills a batch of it. */
+const TURNS_AT_A_TIME = 128;
+
+interface Session {
+  tenantId: string;
+  sessionId: string;
+}
+
+/** Asks the session's turn to stop within the grace. Refuses a session that is not known. */
+export async function interruptTurn(
+  resources: Resources,
+  session: Session,
+  graceMs: number,
+): Promise<ReportOutcome> {
+  await requireSession(resources, session);
+  const origin: ReportOrigin = { kind: 'interrupt', by: 'interrupted', graceMs };
+  const report = ownReport({ ...session, workId: null }, origin, INTERRUPTED_OUTPUT);
+  return outcomeOf(await ingestReport(resources, report));
+}
+
+/** Ends the session's turn at once, as cancelled. Refuses a session that is not known. */
+export async function stopTurn(resources: Resources, session: Session): Promise<ReportOutcome> {
+  await requireSession(resources, session);
+  const turn = await resources.database.run((db) => selectLiveTurnOfSession(db, session));
+  const soFar = { apiCalls: turn?.apiCalls ?? null, model: turn?.model ?? null };
+  const task = interruptedResult({ ...soFar, by: 'stopped' });
+  const origin: ReportOrigin = { kind: 'end', as: 'cancelled', task };
+  const report = ownReport({ ...session, workId: turn?.workId ?? null }, origin, STOPPED_OUTPUT);
+  return outcomeOf(await ingestReport(resources, report));
+}
+
+/** Asks the live children of a call, or of one of its units, to stop; answers how many. */
+export async function interruptDelegation(
+  resources: Resources,
+  of: { tenantId: string; id: string },
+  by: { by: Interruption; graceMs: number },
+): Promise<number> {
+  const turns = await resources.database.run(async (db) => {
+    if ((await selectCall(db, of)) === null) throw notFound(`Delegation ${of.id}`);
+    return await selectLiveTasks(db, of);
+  });
+  return await interruptChildren(resources, turns, by);
+}
+
+/** The same for all calls of the session and the others of its chain. */
+export async function interruptDelegationsOf(
+  resources: Resources,
+  session: Session,
+  by: { by: Interruption; graceMs: number },
+): Promise<number> {
+  const [tipId] = await inboxesOf(resources, session);
+  const of = { tenantId: session.tenantId, tipId };
+  const turns = await resources.database.run((db) => selectLiveTasksOfParent(db, of));
+  return await interruptChildren(resources, turns, by);
+}
+
+/**
+ * Ends these tasks as interrupted for their units, whatever the inbox that the units are for: nobody
+ * will be there to report them later. Those that have ended meanwhile stay as they are.
+ */
+export async function endTasks(
+  resources: Resources,
+  turns: readonly LiveTurn[],
+  by: Interruption,
+): Promise<void> {
+  for (let at = 0; at < turns.length; at += TURNS_AT_A_TIME) {
+    await Promise.all(
+      turns.slice(at, at + TURNS_AT_A_TIME).map(({ childSessionId, ...turn }) => {
+        const task = interruptedResult({ ...turn, by });
+        const origin: ReportOrigin = { kind: 'end', as: 'interrupted', task, final: true };
+        const report = ownReport(
+          { ...turn, sessionId: childSessionId },
+          origin,
+          INTERRUPTED_OUTPUT,
+        );
+        return ingestReport(resources, report);
+      }),
+    );
+  }
+}
+
+/** A report that the service makes itself, of the named entry or, with null, of the current turn. */
+function ownReport(
+  { tenantId, sessionId, workId }: Session & { workId: string | null },
+  origin: ReportOrigin,
+  output: string,
+): Report {
+  return {
+    tenantId,
+    sessionId,
+    status: 'failed',
+    output,
+    outcome: null,
+    responseId: null,
+    workId,
+    backgroundTaskCount: null,
+    blockedOn: null,
+    reauthRequired: false,
+    // Where it can only be parked, this is what is kept of how the task ended.
+    result: origin.kind === 'end' ? { ...origin.task } : null,
+    traceparent: null,
+    fingerprint: `own ${origin.kind} ${workId ?? ''}`,
+    origin,
+    upstreamText: null,
+    upstreamSession: null,
+  };
+}

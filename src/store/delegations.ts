@@ -1,0 +1,418 @@
+import { and, asc, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
+import type { ResultStatus, TaskResult } from '../domain/delegation.ts';
+import type { Queryable } from './database.ts';
+import { delegations, units } from './schema.ts';
+
+export type CallRow = typeof delegations.$inferSelect;
+export type UnitRow = typeof units.$inferSelect & { status: 'running' | ResultStatus };
+
+interface CallOf {
+  tenantId: string;
+  delegationId: string;
+}
+
+/** A task of a call, with its result once it has ended. */
+export interface TaskRow {
+  taskIndex: number;
+  workId: string;
+  childSessionId: string;
+  unitId: string;
+  agent: string;
+  title: string;
+  goal: string;
+  model: string | null;
+  status: string;
+  result: TaskResult | null;
+}
+
+/** All columns of `delegations d` under their names here. */
+const columns = sql.raw(
+  Object.entries(getTableColumns(delegations))
+    .map(([field, column]) => `d.${column.name} as "${field}"`)
+    .join(', '),
+);
+
+/** The sessions whose chain ends with this one, and itself. */
+function chainOf(tenantId: string, tipId: string): SQL {
+  return sql`(
+    select id from sessions where tenant_id = ${tenantId} and id = ${tipId}
+    union all
+    select id from sessions where tenant_id = ${tenantId} and tip_session_id = ${tipId}
+  )`;
+}
+
+// ---- dispatching
+
+/**
+ * How many calls of the chain that ends with this session have not ended. True until the commit only
+ * under the session's lock, which every dispatch of the chain takes.
+ */
+export async function countActiveCalls(
+  tx: Queryable,
+  of: { tenantId: string; tipId: string },
+): Promise<number> {
+  const [row] = await tx.execute<{ active: number }>(sql`
+    select count(*)::int as active from ${chainOf(of.tenantId, of.tipId)} chain
+    cross join lateral (
+      select 1 from delegations d where d.parent_session_id = chain.id
+        and d.tenant_id = ${of.tenantId} and d.ended_at is null offset 0
+    ) d`);
+  return row?.active ?? 0;
+}
+
+/** Puts a new call there. */
+export async function insertCall(
+  tx: Queryable,
+  row: typeof delegations.$inferInsert,
+): Promise<void> {
+  await tx.insert(delegations).values(row);
+}
+
+/** Puts its units there, in their order. */
+export async function insertUnits(
+  tx: Queryable,
+  to: CallOf & {
+    units: readonly { unitId: string; group: string | null; taskIndexes: number[] }[];
+  },
+): Promise<void> {
+  await tx.execute(sql`
+    insert into units (tenant_id, unit_id, delegation_id, ordinal, group_name, task_indexes, status)
+    select ${to.tenantId}, r.unit_id, ${to.delegationId}, r.n, r.group_name,
+      r.task_indexes::jsonb, 'running'
+    from unnest(
+      ${sql.param(to.units.map((unit) => unit.unitId))}::text[],
+      ${sql.param(to.units.map((unit) => unit.group))}::text[],
+      ${sql.param(to.units.map((unit) => JSON.stringify(unit.taskIndexes)))}::text[]
+    ) with ordinality as r(unit_id, group_name, task_indexes, n)`);
+}
+
+// ---- reading
+
+/** The call with this id, or of the unit with this id; null: there is none. */
+export async function selectCall(
+  db: Queryable,
+  of: { tenantId: string; id: string },
+): Promise<CallRow | null> {
+  const rows = await db.execute<CallRow & Record<string, unknown>>(sql`
+    select ${columns} from delegations d
+    where d.tenant_id = ${of.tenantId} and d.delegation_id in (${of.id}, (
+      select u.delegation_id from units u
+      where u.tenant_id = ${of.tenantId} and u.unit_id = ${of.id}))`);
+  return rows[0] ?? null;
+}
+
+/** Whether the call has ended; null: there is none. */
+export async function selectCallEnd(
+  db: Queryable,
+  of: CallOf,
+): Promise<{ endedAt: number | null } | null> {
+  const rows = await db
+    .select({ endedAt: delegations.endedAt })
+    .from(delegations)
+    .where(
+      and(eq(delegations.tenantId, of.tenantId), eq(delegations.delegationId, of.delegationId)),
+    );
+  return rows[0] ?? null;
+}
+
+/** The units of the call, in their order. */
+export async function selectUnits(db: Queryable, of: CallOf): Promise<UnitRow[]> {
+  const rows = await db
+    .select()
+    .from(units)
+    .where(and(eq(units.tenantId, of.tenantId), eq(units.delegationId, of.delegationId)))
+    .orderBy(asc(units.ordinal));
+  return rows as UnitRow[];
+}
+
+/** A summary longer than any answer shows is not loaded whole; what is cut is still seen to be so. */
+const SUMMARY_LOADED = 256 * 1024 + 1;
+
+/** The tasks of the call, by index. */
+export async function selectTasks(db: Queryable, of: CallOf): Promise<TaskRow[]> {
+  return await db.execute<TaskRow & Record<string, unknown>>(sql`
+    select w.task_index as "taskIndex", w.work_id as "workId",
+      w.child_session_id as "childSessionId", w.unit_id as "unitId", w.agent, w.title,
+      coalesce(w.goal, '') as goal, w.model, w.status,
+      w.result || jsonb_build_object(
+        'summary', left(w.result ->> 'summary', ${SUMMARY_LOADED}::int),
+        'error', left(w.result ->> 'error', ${SUMMARY_LOADED}::int)) as result
+    from work w
+    where w.tenant_id = ${of.tenantId} and w.delegation_id = ${of.delegationId}
+    order by w.task_index`);
+}
+
+/** A call as the list of its parent shows it. */
+export interface ListedCall extends CallRow {
+  unitStatuses: ('running' | ResultStatus)[];
+}
+
+/**
+ * Calls of any session of the chain that ends with the parent, newest first, before `before`. Each
+ * session's calls are read from the index, and no more of them than can be shown.
+ */
+export async function selectCallPage(
+  db: Queryable,
+  page: {
+    tenantId: string;
+    parentTip: string;
+    state: 'active' | 'ended' | null;
+    before: string | null;
+    limit: number;
+  },
+): Promise<ListedCall[]> {
+  const before = page.before === null ? sql`` : sql`and d.delegation_id < ${page.before}`;
+  return await db.execute<ListedCall & Record<string, unknown>>(sql`
+    select c.*, (
+      select array_agg(u.status order by u.ordinal) from units u
+      where u.delegation_id = c."delegationId" and u.tenant_id = ${page.tenantId}
+    ) as "unitStatuses"
+    from (
+      select d.* from ${chainOf(page.tenantId, page.parentTip)} chain
+      cross join lateral (
+        select ${columns} from delegations d
+        where d.tenant_id = ${page.tenantId} and d.parent_session_id = chain.id
+          ${stateIs(page.state)} ${before}
+        order by d.delegation_id desc limit ${page.limit}
+      ) d
+      order by d."delegationId" desc limit ${page.limit}
+    ) c
+    order by c."delegationId" desc`);
+}
+
+function stateIs(state: 'active' | 'ended' | null): SQL {
+  switch (state) {
+    case null:
+      return sql``;
+    case 'active':
+      return sql`and d.ended_at is null`;
+    case 'ended':
+      return sql`and d.ended_at is not null`;
+  }
+}
+
+/** How many tasks of the chain's active calls have not ended. */
+export async function countActiveTasks(
+  db: Queryable,
+  of: { tenantId: string; tipId: string },
+): Promise<number> {
+  const [row] = await db.execute<{ active: number }>(sql`
+    select count(*)::int as active from ${chainOf(of.tenantId, of.tipId)} chain
+    cross join lateral (
+      select d.delegation_id from delegations d where d.parent_session_id = chain.id
+        and d.tenant_id = ${of.tenantId} and d.ended_at is null offset 0
+    ) d
+    cross join lateral (
+      select 1 from work w where w.delegation_id = d.delegation_id
+        and w.tenant_id = ${of.tenantId} and w.ended_at is null offset 0
+    ) w`);
+  return row?.active ?? 0;
+}
+
+/** What a child of an active call is doing. */
+export interface ActivityRow {
+  delegationId: string;
+  taskIndex: number;
+  sessionId: string;
+  status: string;
+  ended: boolean;
+  /** Of its newest heartbeat; null: there was none. */
+  apiCalls: number | null;
+  currentTool: string | null;
+  progressAt: number | null;
+}
+
+/** What the children of these calls are doing, by task. */
+export async function selectActivity(
+  db: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<ActivityRow[]> {
+  return await db.execute<ActivityRow & Record<string, unknown>>(sql`
+    select w.delegation_id as "delegationId", w.task_index as "taskIndex",
+      w.child_session_id as "sessionId", coalesce(w.result ->> 'status', w.status) as status,
+      w.ended_at is not null as ended, h.api_calls as "apiCalls",
+      h.current_tool as "currentTool", h.progress_at as "progressAt"
+    from unnest(${sql.param(of.ids)}::text[]) as r(id)
+    cross join lateral (
+      select * from work q where q.delegation_id = r.id and q.tenant_id = ${of.tenantId} offset 0
+    ) w
+    left join lateral (
+      select * from heartbeats q where q.tenant_id = w.tenant_id
+        and q.child_session_id = w.child_session_id and q.work_id = w.work_id limit 1
+    ) h on true
+    order by w.delegation_id, w.task_index`);
+}
+
+/** Those of the calls that have ended, or are not there any more. */
+export async function selectEndedCalls(
+  db: Queryable,
+  calls: readonly { tenantId: string; sessionId: string }[],
+): Promise<{ tenantId: string; sessionId: string }[]> {
+  return await db.execute<{ tenantId: string; sessionId: string }>(sql`
+    select r.tenant_id as "tenantId", r.id as "sessionId"
+    from unnest(
+      ${sql.param(calls.map((call) => call.tenantId))}::text[],
+      ${sql.param(calls.map((call) => call.sessionId))}::text[]) as r(tenant_id, id)
+    where not exists (
+      select 1 from delegations d where d.tenant_id = r.tenant_id and d.delegation_id = r.id
+        and d.ended_at is null)`);
+}
+
+// ---- live tasks
+
+/** A live turn of a child, as far as it is known before it ends. */
+export interface LiveTurn {
+  tenantId: string;
+  workId: string;
+  childSessionId: string;
+  model: string | null;
+  /** As its heartbeats have it; null: they do not. */
+  apiCalls: number | null;
+}
+
+function selectLive(where: SQL): SQL {
+  return sql`
+    select w.tenant_id as "tenantId", w.work_id as "workId", w.child_session_id as "childSessionId",
+      w.model, h.api_calls as "apiCalls"
+    from work w
+    left join lateral (
+      select * from heartbeats q where q.tenant_id = w.tenant_id
+        and q.child_session_id = w.child_session_id and q.work_id = w.work_id limit 1
+    ) h on true
+    where w.ended_at is null and ${where}`;
+}
+
+/** The live tasks of the call, or of the unit, with this id. */
+export async function selectLiveTasks(
+  db: Queryable,
+  of: { tenantId: string; id: string },
+): Promise<LiveTurn[]> {
+  return await db.execute<LiveTurn & Record<string, unknown>>(sql`
+    ${selectLive(sql`w.tenant_id = ${of.tenantId} and w.delegation_id = ${of.id}`)}
+    union
+    ${selectLive(sql`w.tenant_id = ${of.tenantId} and w.unit_id = ${of.id}`)}`);
+}
+
+/** The live tasks of all calls of the chain that ends with the parent. */
+export async function selectLiveTasksOfParent(
+  db: Queryable,
+  of: { tenantId: string; tipId: string },
+): Promise<LiveTurn[]> {
+  return await db.execute<LiveTurn & Record<string, unknown>>(
+    selectLive(sql`w.tenant_id = ${of.tenantId} and w.delegation_id = any(array(
+      select d.delegation_id from ${chainOf(of.tenantId, of.tipId)} chain
+      join delegations d on d.parent_session_id = chain.id and d.tenant_id = ${of.tenantId}
+        and d.ended_at is null))`),
+  );
+}
+
+/** The live tasks of these children. */
+export async function selectLiveTasksOfChildren(
+  db: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<LiveTurn[]> {
+  return await db.execute<LiveTurn & Record<string, unknown>>(
+    selectLive(sql`w.tenant_id = ${of.tenantId} and w.delegation_id is not null
+      and w.child_session_id = any(${sql.param(of.ids)}::text[])`),
+  );
+}
+
+/** The session's current entry, while it lives; null: none does. */
+export async function selectLiveTurnOfSession(
+  db: Queryable,
+  of: { tenantId: string; sessionId: string },
+): Promise<LiveTurn | null> {
+  const rows = await db.execute<LiveTurn & Record<string, unknown>>(
+    selectLive(sql`w.tenant_id = ${of.tenantId} and w.work_id = (
+      select s.current_work_id from sessions s
+      where s.tenant_id = ${of.tenantId} and s.id = ${of.sessionId})`),
+  );
+  return rows[0] ?? null;
+}
+
+// ---- removing
+
+/**
+ * Removes the calls of these parents, with their units and tasks; answers which they were. A report
+ * that has a call is waited for; what comes later finds no task.
+ */
+export async function deleteCallsOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<string[]> {
+  const gone = await tx.execute<{ id: string }>(sql`
+    with locked as materialized (
+      select delegation_id from delegations
+      where tenant_id = ${of.tenantId} and parent_session_id = any(${sql.param(of.ids)}::text[])
+      order by tenant_id, delegation_id for update
+    )
+    delete from delegations
+    where tenant_id = ${of.tenantId} and delegation_id = any(array(select delegation_id from locked))
+    returning delegation_id as id`);
+  const ids = gone.map(({ id }) => id);
+  if (ids.length > 0) await deletePartsOf(tx, { tenantId: of.tenantId, ids });
+  return ids;
+}
+
+async function deletePartsOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    with gone as (
+      delete from units
+      where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[]))
+    delete from work
+    where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[])`);
+}
+
+/** A parent keeps so many ended calls, however old. */
+const ENDED_CALLS_KEPT = 50;
+
+/**
+ * Removes calls that ended before `endedBefore`, looking at `limit` calls after the cursor; answers
+ * where to go on, null at the end. The newest of each parent stay, and those of which an item is not
+ * acked. What is left of their tasks are tombstones.
+ */
+export async function deleteOldCalls(
+  db: Queryable,
+  {
+    after,
+    endedBefore,
+    limit,
+  }: {
+    after: { tenantId: string; delegationId: string } | null;
+    endedBefore: number;
+    limit: number;
+  },
+): Promise<{ tenantId: string; delegationId: string } | null> {
+  const rows = await db.execute<{ tenantId: string; delegationId: string }>(sql`
+    with seen as materialized (
+      select d.tenant_id, d.delegation_id, d.parent_session_id, d.ended_at from delegations d
+      where (d.tenant_id, d.delegation_id) > (${after?.tenantId ?? ''}, ${after?.delegationId ?? ''})
+      order by d.tenant_id, d.delegation_id limit ${limit}
+    ), old as materialized (
+      select o.tenant_id, o.delegation_id from seen o
+      where o.ended_at < ${endedBefore}::timestamptz
+        and ${ENDED_CALLS_KEPT} <= (select count(*) from (
+          select 1 from delegations n where n.parent_session_id = o.parent_session_id
+            and n.tenant_id = o.tenant_id and n.delegation_id > o.delegation_id
+            and n.ended_at is not null limit ${ENDED_CALLS_KEPT}) newer)
+        and not exists (
+          select 1 from units u
+          cross join lateral generate_series(1, u.revision) r(revision)
+          join items i on i.tenant_id = u.tenant_id
+            and i.source = 'unit:' || u.unit_id || ':' || r.revision
+          where u.delegation_id = o.delegation_id and u.tenant_id = o.tenant_id
+            and i.acked_at is null)
+    ), units_gone as (
+      delete from units u using old o
+      where u.delegation_id = o.delegation_id and u.tenant_id = o.tenant_id
+    ), calls_gone as (
+      delete from delegations d using old o
+      where d.tenant_id = o.tenant_id and d.delegation_id = o.delegation_id
+    )
+    select tenant_id as "tenantId", delegation_id as "delegationId" from seen
+    order by tenant_id, delegation_id`);
+  return rows.length < limit ? null : (rows.at(-1) ?? null);
+}
