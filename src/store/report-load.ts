@@ -380,9 +380,10 @@ function loadReports(
         'delegationId', u.delegation_id, 'group', u.group_name,
         'ended', u.ended_at is not null, 'revision', u.revision,
         'lastItemSeq', u.last_item_seq, 'open', t.open,
-        'results', case when u.ended_at is not null or t.open <= k.reports then (
+        'results', case when u.ended_at is not null or t.open <= k.reports then coalesce((
           select json_agg(${shownResult(sql)} order by q.task_index) from work q
-          where q.unit_id = u.unit_id and q.tenant_id = u.tenant_id and q.result is not null) end,
+          where q.unit_id = u.unit_id and q.tenant_id = u.tenant_id and q.result is not null
+          ), '[]') end,
         'mode', d.mode, 'wakes', d.wakes, 'notifyFailures', d.notify_failures,
         'dispatchedAt', ${epochMs(sql, sql`d.created_at`)},
         'origin', json_build_object('session_key', d.session_key,
@@ -416,11 +417,7 @@ function shownResult(sql: LaneSql) {
 function unitOf(row: LoadedUnit): UnitState {
   const { mode, wakes, notifyFailures, origin, ...unit } = row;
   const dispatchedAt = { ms: row.dispatchedAt, text: instantToWire(row.dispatchedAt) };
-  return {
-    ...unit,
-    results: row.results ?? (row.ended || row.open === 0 ? [] : null),
-    call: { mode, wakes, notifyFailures, dispatchedAt, origin },
-  };
+  return { ...unit, call: { mode, wakes, notifyFailures, dispatchedAt, origin } };
 }
 
 function nextItemSeqs(sql: LaneSql, count: number) {
