@@ -87,19 +87,22 @@ export async function endTasks(
   by: Interruption,
 ): Promise<void> {
   for (let at = 0; at < turns.length; at += TURNS_AT_A_TIME) {
-    await Promise.all(
-      turns.slice(at, at + TURNS_AT_A_TIME).map(({ childSessionId, ...turn }) => {
-        const task = interruptedResult({ ...turn, by });
-        const origin: ReportOrigin = { kind: 'end', as: 'interrupted', task, final: true };
-        const report = ownReport(
-          { ...turn, sessionId: childSessionId },
-          origin,
-          INTERRUPTED_OUTPUT,
-        );
-        return ingestReport(resources, report);
-      }),
-    );
+    const some = turns.slice(at, at + TURNS_AT_A_TIME);
+    await Promise.all(some.map((turn) => endTask(resources, turn, by)));
   }
+}
+
+/** The same for one task; says whether it was ended by this. */
+export async function endTask(
+  resources: Resources,
+  { tenantId, workId, childSessionId, apiCalls, model }: LiveTurn,
+  by: Interruption,
+): Promise<boolean> {
+  const task = interruptedResult({ apiCalls, model, by });
+  const origin: ReportOrigin = { kind: 'end', as: 'interrupted', task, final: true };
+  const of = { tenantId, sessionId: childSessionId, workId };
+  const decision = await ingestReport(resources, ownReport(of, origin, INTERRUPTED_OUTPUT));
+  return decision.kind === 'deliver';
 }
 
 /** A report that the service makes itself, of the named entry or, with null, of the current turn. */

@@ -4,6 +4,7 @@ import {
   buryParkedOf,
   deleteAssistantTextsOf,
   deleteItemsOf,
+  deleteResponsesOf,
   deleteWorkOf,
   lockSessions,
   markSessionsDeleted,
@@ -11,9 +12,12 @@ import {
   selectDeepestOfTree,
   type SessionKey,
 } from '../store/sessions.ts';
+import { deleteCallsOf, retireTasksOf, selectLiveTasksOfChildren } from '../store/delegations.ts';
+import { deleteBeatsOf } from '../store/heartbeats.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import { deleteViewersOf } from '../store/viewers.ts';
 import { announceDelivered } from './announce.ts';
+import { endTasks } from './cancel-turns.ts';
 
 /** One transaction takes so many sessions, and one statement so many of their items. */
 const SESSIONS_AT_A_TIME = 500;
@@ -31,6 +35,7 @@ const TRIES_MAX = 10;
  */
 export async function deleteSession(resources: Resources, key: SessionKey): Promise<void> {
   const tree = { ...key, limit: SESSIONS_AT_A_TIME };
+  await forgetCalls(resources, key);
   for (;;) {
     const ids = await resources.database.transaction(async (tx) => {
       await planAnew(tx);
@@ -38,13 +43,33 @@ export async function deleteSession(resources: Resources, key: SessionKey): Prom
     });
     if (ids.length === 0) return;
     await emptyInboxes(resources, key.tenantId, ids);
-    const deleted = await deletePart(resources, key, tree);
+    const { deleted, calls } = await deletePart(resources, key, tree);
+    const { tenantId } = key;
     announceDelivered(
       resources,
-      deleted.map((sessionId) => ({ tenantId: key.tenantId, sessionId })),
+      [...deleted, ...calls].map((sessionId) => ({ tenantId, sessionId })),
     );
     if (deleted.includes(key.sessionId)) return;
   }
+}
+
+/**
+ * Nobody is there to read what the session's own calls come to: they go first, so that their tasks
+ * are not ended one by one. Those of a session that was continued are for the one that goes on.
+ */
+async function forgetCalls(
+  resources: Resources,
+  { tenantId, sessionId }: SessionKey,
+): Promise<void> {
+  const calls = await resources.database.transaction(async (tx) => {
+    await planAnew(tx);
+    await lockSessions(tx, { tenantId, ids: [sessionId] });
+    return await deleteCallsOf(tx, { tenantId, ids: [sessionId], ofContinued: 'none' });
+  });
+  announceDelivered(
+    resources,
+    calls.map((call) => ({ tenantId, sessionId: call })),
+  );
 }
 
 /** Ahead of the transaction that marks them, which could not take 100,000 items within its time. */
@@ -59,24 +84,32 @@ async function emptyInboxes(resources: Resources, tenantId: string, ids: string[
   } while (found > 0);
 }
 
-/** Deletes the deepest part of the tree; answers which sessions that were. */
+/** Deletes the deepest part of the tree; answers which sessions and calls that were. */
 async function deletePart(
   resources: Resources,
   { tenantId }: SessionKey,
   tree: SessionKey & { limit: number },
-): Promise<string[]> {
+): Promise<{ deleted: string[]; calls: string[] }> {
   const now = resources.clock.now();
+  const ended = new Set<string>();
   for (let tries = 0; tries < TRIES_MAX; tries += 1) {
-    const deleted = await resources.database.transaction(async (tx) => {
+    const part = await resources.database.transaction(async (tx) => {
       await planAnew(tx);
       const touched = await selectDeepestOfTree(tx, tree);
       await lockSessions(tx, { tenantId, ids: touched });
       const ids = await selectDeepestOfTree(tx, tree);
       if (ids.some((id) => !touched.includes(id))) return null;
-      if (ids.length > 0) await deleteLocked(tx, { tenantId, ids, now });
-      return ids;
+      const live = await selectLiveTasksOfChildren(tx, { tenantId, ids });
+      const toEnd = live.filter((turn) => !ended.has(turn.workId));
+      if (toEnd.length > 0) return { kind: 'live' as const, toEnd };
+      const calls = ids.length === 0 ? [] : await deleteLocked(tx, { tenantId, ids, now });
+      return { kind: 'deleted' as const, deleted: ids, calls };
     });
-    if (deleted) return deleted;
+    if (part?.kind === 'deleted') return part;
+    // First, and without the locks: a unit gets the results of its tasks, whatever becomes of them.
+    const toEnd = part?.toEnd ?? [];
+    await endTasks(resources, toEnd, 'session_deleted');
+    for (const { workId } of toEnd) ended.add(workId);
   }
   throw new StorageUnavailable('contended');
 }
@@ -84,11 +117,16 @@ async function deletePart(
 async function deleteLocked(
   tx: Queryable,
   of: { tenantId: string; ids: string[]; now: number },
-): Promise<void> {
+): Promise<string[]> {
   await markSessionsDeleted(tx, of);
+  const calls = await deleteCallsOf(tx, { ...of, ofContinued: 'active' });
   await deleteWorkOf(tx, of);
+  await retireTasksOf(tx, of);
+  await deleteResponsesOf(tx, of);
+  await deleteBeatsOf(tx, of);
   await deleteAssistantTextsOf(tx, of);
   await buryParkedOf(tx, of);
   await deleteViewersOf(tx, of);
   while ((await deleteItemsOf(tx, { ...of, limit: ITEMS_AT_A_TIME })) > 0);
+  return calls;
 }

@@ -1,4 +1,5 @@
 import type { Resources } from '../resources.ts';
+import { deleteOldCalls } from '../store/delegations.ts';
 import { deleteOldKeys } from '../store/idempotency-keys.ts';
 import { deleteOldAckedItems } from '../store/items.ts';
 import { buryOldParked, deleteOldDead } from '../store/parked-reports.ts';
@@ -9,13 +10,24 @@ import { deleteOldTombstones } from '../store/work.ts';
 /** So many rows of a table are removed in one statement: short locks, small transactions. */
 const ROWS_PER_PASS = 1000;
 
-/** Where a pass over the tombstones goes on; null: from the beginning. */
-export type PruneCursor = { tenantId: string; workId: string } | null;
+/** Where a pass goes on, null in it: that table is through; null: from the beginning. */
+export type PruneCursor = { calls: CallPlace | null; tombstones: WorkPlace | null } | null;
+
+interface CallPlace {
+  tenantId: string;
+  delegationId: string;
+}
+
+interface WorkPlace {
+  tenantId: string;
+  workId: string;
+}
 
 /**
  * One bounded pass over each table that keeps what is settled: removes what is older than its
- * retention. Never touches unread items, live work, or the newest entry of a session that lives.
- * Answers where the next pass goes on, and whether there is more to do at once.
+ * retention. Never touches unread items, live work, calls of which either is left, or the newest
+ * entry of a session that lives. Answers where the next pass goes on, and whether there is more to do
+ * at once.
  */
 export async function prune(
   resources: Resources,
@@ -45,8 +57,19 @@ export async function prune(
     ),
   ];
   const endedBefore = now - policy.tombstoneRetentionMs;
-  const next = await database.run((db) =>
-    deleteOldTombstones(db, { after: cursor, endedBefore, limit }),
-  );
+  const goesOn = { endedBefore, limit };
+  const [calls, tombstones] = [
+    cursor !== null && cursor.calls === null
+      ? null
+      : await database.run((db) =>
+          deleteOldCalls(db, { after: cursor && cursor.calls, ...goesOn }),
+        ),
+    cursor !== null && cursor.tombstones === null
+      ? null
+      : await database.run((db) =>
+          deleteOldTombstones(db, { after: cursor && cursor.tombstones, ...goesOn }),
+        ),
+  ];
+  const next = calls === null && tombstones === null ? null : { calls, tombstones };
   return { cursor: next, more: next !== null || counts.includes(limit) };
 }

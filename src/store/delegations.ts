@@ -317,6 +317,18 @@ export async function selectLiveTasksOfChildren(
   );
 }
 
+/** The task with this entry, while it lives; null: it does not, or is plain work. */
+export async function selectLiveTask(
+  db: Queryable,
+  of: { tenantId: string; workId: string },
+): Promise<LiveTurn | null> {
+  const rows = await db.execute<LiveTurn & Record<string, unknown>>(
+    selectLive(sql`w.tenant_id = ${of.tenantId} and w.work_id = ${of.workId}
+      and w.delegation_id is not null`),
+  );
+  return rows[0] ?? null;
+}
+
 /** The session's current entry, while it lives; null: none does. */
 export async function selectLiveTurnOfSession(
   db: Queryable,
@@ -333,18 +345,27 @@ export async function selectLiveTurnOfSession(
 // ---- removing
 
 /**
- * Removes the calls of these parents, with their units and tasks; answers which they were. A report
- * that has a call is waited for; what comes later finds no task.
+ * Removes the calls of these parents, with their units and tasks; answers which they were. Of a
+ * parent that was continued by a session which lives, it removes none, or those that are active. A
+ * report that has a call is waited for; what comes later finds no task.
  */
 export async function deleteCallsOf(
   tx: Queryable,
-  of: { tenantId: string; ids: string[] },
+  of: { tenantId: string; ids: string[]; ofContinued: 'none' | 'active' },
 ): Promise<string[]> {
   const gone = await tx.execute<{ id: string }>(sql`
     with locked as materialized (
-      select delegation_id from delegations
-      where tenant_id = ${of.tenantId} and parent_session_id = any(${sql.param(of.ids)}::text[])
-      order by tenant_id, delegation_id for update
+      select d.delegation_id from delegations d
+      where d.tenant_id = ${of.tenantId}
+        and d.parent_session_id = any(${sql.param(of.ids)}::text[])
+        and (
+          not exists (
+            select 1 from sessions s
+            join sessions t on t.tenant_id = s.tenant_id and t.id = s.tip_session_id
+            where s.tenant_id = d.tenant_id and s.id = d.parent_session_id
+              and t.deleted_at is null)
+          or (${of.ofContinued} = 'active' and d.ended_at is null))
+      order by d.tenant_id, d.delegation_id for update
     )
     delete from delegations
     where tenant_id = ${of.tenantId} and delegation_id = any(array(select delegation_id from locked))
@@ -364,6 +385,33 @@ async function deletePartsOf(
       where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[]))
     delete from work
     where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[])`);
+}
+
+/**
+ * Leaves the ended tasks of these children to their units: they count for no session that comes
+ * after.
+ */
+export async function retireTasksOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    update work set retired = true
+    where tenant_id = ${of.tenantId} and delegation_id is not null
+      and child_session_id = any(${sql.param(of.ids)}::text[])`);
+}
+
+/** The same of one task that has ended; says whether it was there. */
+export async function retireTask(
+  tx: Queryable,
+  of: { tenantId: string; workId: string },
+): Promise<boolean> {
+  const rows = await tx.execute(sql`
+    update work set retired = true
+    where tenant_id = ${of.tenantId} and work_id = ${of.workId} and delegation_id is not null
+      and ended_at is not null and not retired
+    returning 1`);
+  return rows.length > 0;
 }
 
 /** A parent keeps so many ended calls, however old. */

@@ -117,3 +117,13 @@ export async function deleteHeartbeatsOf(
     delete from heartbeats
     where tenant_id = ${of.tenantId} and child_session_id = any(${sql.param(of.ids)}::text[])`);
 }
+
+/** Forgets the heartbeats of these sessions. */
+export async function deleteBeatsOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    delete from heartbeats
+    where tenant_id = ${of.tenantId} and child_session_id = any(${sql.param(of.ids)}::text[])`);
+}

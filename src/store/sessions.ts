@@ -121,6 +121,21 @@ export interface ShownChild {
   messageStart: string | null;
 }
 
+const shownChild = {
+  id: sessions.id,
+  agentId: sessions.agentId,
+  title: sessions.title,
+  status: sessions.status,
+  errorCode: sessions.errorCode,
+  errorMessage: sessions.errorMessage,
+  workStatus: sql<WorkStatus | null>`(
+    select w.status from work w
+    where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id)`,
+  messageStart: sql<string | null>`(
+    select left(x.text, 4000) from assistant_texts x
+    where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id)`,
+};
+
 /** A page of direct children, newest first; the own parent of itself is no child. */
 export async function selectChildren(
   db: Queryable,
@@ -128,20 +143,7 @@ export async function selectChildren(
 ): Promise<ShownChild[]> {
   const { after } = page;
   const rows = await db
-    .select({
-      id: sessions.id,
-      agentId: sessions.agentId,
-      title: sessions.title,
-      status: sessions.status,
-      errorCode: sessions.errorCode,
-      errorMessage: sessions.errorMessage,
-      workStatus: sql<WorkStatus | null>`(
-        select w.status from work w
-        where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id)`,
-      messageStart: sql<string | null>`(
-        select left(x.text, 4000) from assistant_texts x
-        where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id)`,
-    })
+    .select(shownChild)
     .from(sessions)
     .where(
       and(
@@ -157,6 +159,21 @@ export async function selectChildren(
     .orderBy(desc(sessions.createdAt), desc(sessions.id))
     .limit(page.limit);
   return rows as ShownChild[];
+}
+
+/** These children. */
+export async function selectChildrenById(
+  db: Queryable,
+  of: { tenantIds: string[]; ids: string[] },
+): Promise<(ShownChild & { tenantId: string })[]> {
+  const rows = await db
+    .select({ ...shownChild, tenantId: sessions.tenantId })
+    .from(sessions)
+    .where(
+      sql`(${sessions.tenantId}, ${sessions.id}) in (
+        select * from unnest(${sql.param(of.tenantIds)}::text[], ${sql.param(of.ids)}::text[]))`,
+    );
+  return rows as (ShownChild & { tenantId: string })[];
 }
 
 /**
@@ -409,7 +426,10 @@ export async function markSessionsDeleted(
 
 // ---- what goes with a deleted session
 
-/** Deletes the work of these children, and with it what is known of their turns. */
+/**
+ * Deletes the work of these children, and with it what is known of their turns; not the tasks that
+ * have ended, which are their units'.
+ */
 export async function deleteWorkOf(
   tx: Queryable,
   of: { tenantId: string; ids: string[] },
@@ -420,8 +440,19 @@ export async function deleteWorkOf(
       and(
         eq(work.tenantId, of.tenantId),
         sql`${work.childSessionId} = any(${sql.param(of.ids)}::text[])`,
+        sql`(${work.delegationId} is null or ${work.endedAt} is null)`,
       ),
     );
+}
+
+/** Forgets which turns the agent's ids of these children belonged to. */
+export async function deleteResponsesOf(
+  tx: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<void> {
+  await tx.execute(sql`
+    delete from turn_responses
+    where tenant_id = ${of.tenantId} and child_session_id = any(${sql.param(of.ids)}::text[])`);
 }
 
 /** Deletes the newest assistant texts of these sessions. */

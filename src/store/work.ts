@@ -341,7 +341,7 @@ export async function clearCurrentWork(
 /**
  * Removes tombstones that ended before `endedBefore`, looking at `limit` entries after the cursor;
  * answers where to go on, null at the end. The newest entry of a session that lives stays: by it
- * repeats are recognised.
+ * repeats are recognised; and a task as long as its call.
  */
 export async function deleteOldTombstones(
   db: Queryable,
@@ -353,7 +353,7 @@ export async function deleteOldTombstones(
 ): Promise<{ tenantId: string; workId: string } | null> {
   const rows = await db.execute<{ tenantId: string; workId: string }>(sql`
     with seen as (
-      select w.tenant_id, w.work_id, w.child_session_id, w.ended_at from work w
+      select w.tenant_id, w.work_id, w.child_session_id, w.ended_at, w.delegation_id from work w
       where (w.tenant_id, w.work_id) > (${after?.tenantId ?? ''}, ${after?.workId ?? ''})
       order by w.tenant_id, w.work_id limit ${limit}
     ), pruned as (
@@ -367,7 +367,9 @@ export async function deleteOldTombstones(
             and s.id = o.child_session_id and s.deleted_at is null))
         and not exists (select 1 from sessions s where s.tenant_id = o.tenant_id
           and s.id = o.child_session_id and s.deleted_at is null
-          and s.current_work_id = o.work_id))
+          and s.current_work_id = o.work_id)
+        and not exists (select 1 from delegations d where d.tenant_id = o.tenant_id
+          and d.delegation_id = o.delegation_id))
     select tenant_id as "tenantId", work_id as "workId" from seen
     order by tenant_id, work_id`);
   return rows.length < limit ? null : (rows.at(-1) ?? null);
