@@ -39,8 +39,8 @@ export interface IngestQueue {
    * refused only when the queue is quite full.
    */
   submit(report: Report, terminal: boolean): Promise<Decision>;
-  /** Resolves when nothing is queued or in flight. */
-  idle(): Promise<void>;
+  /** How many reports wait for a flush. */
+  length(): number;
 }
 
 interface Entry {
@@ -56,10 +56,8 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
   let waiting: Entry[] = [];
   let waitingChars = 0;
   let flushes = 0;
-  let singles = 0;
   let turn: NodeJS.Immediate | null = null;
   const childrenInFlight = new Set<string>();
-  let idleWatchers: (() => void)[] = [];
 
   function submit(report: Report, terminal: boolean): Promise<Decision> {
     const chars = report.output?.length ?? 0;
@@ -88,9 +86,7 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
     void settleBatch(resourcesOf(), batch).then((alone) => {
       flushes -= 1;
       release(batch.filter((entry) => !alone.includes(entry)));
-      singles += alone.length;
       void settleSingly(resourcesOf(), alone).then(() => {
-        singles -= alone.length;
         release(alone);
       });
     });
@@ -99,11 +95,6 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
   function release(entries: readonly Entry[]): void {
     for (const { key } of entries) childrenInFlight.delete(key);
     flush();
-    if (isIdle()) tellIdle();
-  }
-
-  function isIdle(): boolean {
-    return flushes === 0 && singles === 0 && waiting.length === 0;
   }
 
   function takeBatch(): Entry[] {
@@ -130,17 +121,7 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
     return batch;
   }
 
-  function tellIdle(): void {
-    for (const tell of idleWatchers) tell();
-    idleWatchers = [];
-  }
-
-  function idle(): Promise<void> {
-    if (isIdle()) return Promise.resolve();
-    return new Promise((resolve) => idleWatchers.push(resolve));
-  }
-
-  return { submit, idle };
+  return { submit, length: () => waiting.length };
 }
 
 /**

@@ -1,5 +1,5 @@
 import type { Resources } from '../resources.ts';
-import { selectParkedPage, type ParkedListing } from '../store/parked-reports.ts';
+import { countParked, selectParkedPage, type ParkedListing } from '../store/parked-reports.ts';
 
 /** A page of the parked (or dead) reports, newest first, and whether more follow. */
 export async function listParked(
@@ -11,4 +11,12 @@ export async function listParked(
     selectParkedPage(db, { tenantId, state, before: after, limit: limit + 1 }),
   );
   return { reports: rows.slice(0, limit), hasMore: rows.length > limit };
+}
+
+/** How many reports are parked, or dead, of all tenants. */
+export async function countReports(
+  resources: Resources,
+  state: 'parked' | 'dead',
+): Promise<number> {
+  return await resources.database.run((db) => countParked(db, state));
 }

@@ -26,6 +26,7 @@ export async function settleReports(
   locked: 'skip' | 'wait',
 ): Promise<Settled[]> {
   const now = resources.clock.now();
+  const startedAt = performance.now();
   const { maxPendingItems, parkAfterAttempts } = resources.policy;
   const { settled, writes } = await resources.database.lane(async (lane) => {
     const loaded = await lockAndLoad(lane, reports, {
@@ -38,6 +39,8 @@ export async function settleReports(
     await lane.commit(Promise.all(batchStatements(lane, decided.writes, now)));
     return decided;
   });
+  resources.metrics.batchReports.observe(reports.length);
+  resources.metrics.batchDurations.observe((performance.now() - startedAt) / 1000);
   announceDelivered(resources, [
     ...writes.items.map(({ tenantId, item }) => ({ tenantId, sessionId: item.sessionId })),
     // Who waits for a call in a request waits under its id.

@@ -187,3 +187,8 @@ export function selectParkedPage(
     .orderBy(desc(parkedReports.id))
     .limit(page.limit);
 }
+
+/** How many reports are in the state, of all tenants; reads that many index entries. */
+export async function countParked(db: Queryable, state: 'parked' | 'dead'): Promise<number> {
+  return await db.$count(parkedReports, eq(parkedReports.state, state));
+}
