@@ -799,9 +799,7 @@ function parkWrite(
   const ran = state.named === null && (state.session?.ranSinceResult ?? false);
   const workId = workOf(state)?.workId ?? null;
   const responseId = responseIdOf(report, state);
-  const again =
-    former !== null &&
-    (report.origin.kind === 'parked' || sameTurnAsParked(former, responseId, workId, ran));
+  const again = former !== null && isAgain(report, former, { responseId, workId, ran });
   // A try for which no text was found does not take away the one found before.
   const isOnlyAgain =
     isBlank(output ?? '') &&
@@ -810,7 +808,11 @@ function parkWrite(
     report.outcome === former.outcome;
   return {
     replaces: again ? former : null,
-    takesContent: !again || (supersedes(report.status, report.outcome, former) && !isOnlyAgain),
+    takesContent:
+      !again ||
+      (report.origin.kind !== 'end' &&
+        supersedes(report.status, report.outcome, former) &&
+        !isOnlyAgain),
     state: to,
     turn: again ? former.turn : (former?.turn ?? 0) + 1,
     parentSessionId: state.inbox?.sessionId ?? state.session?.parentSessionId ?? null,
@@ -823,6 +825,24 @@ function parkWrite(
     afterRunning: report.origin.kind === 'parked' ? report.origin.afterRunning : ran,
     tries: (former?.tries ?? 0) + (report.origin.kind === 'forwarder' ? 1 : 0),
   };
+}
+
+/** The report is another try of what is parked; an end adds nothing to a result of its turn. */
+function isAgain(
+  { origin }: Report,
+  parked: ParkedState,
+  of: { responseId: string | null; workId: string | null; ran: boolean },
+): boolean {
+  switch (origin.kind) {
+    case 'parked':
+      return true;
+    case 'end':
+      return parked.state === 'parked' && parked.workId === of.workId;
+    case 'forwarder':
+    case 'late_text':
+    case 'interrupt':
+      return sameTurnAsParked(parked, of.responseId, of.workId, of.ran);
+  }
 }
 
 /** A new result of the current turn has the child's running behind it. */
