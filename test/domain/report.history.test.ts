@@ -66,6 +66,10 @@ function firstWork(model: Model): string {
   return model.items[0]?.workId ?? '';
 }
 
+function ofCurrentWork(output: string): Event {
+  return (model) => idle(output, null, { workId: current(model)?.workId ?? null })(model);
+}
+
 describe('exactly once per turn', () => {
   const histories: History[] = [
     ['one report', [dispatched, idle('one')], 'delivered', ['one']],
@@ -176,6 +180,18 @@ describe('a new dispatch', () => {
     [
       'is closed by an equal result after a sign of life',
       [dispatched, idle('one'), dispatched, running(), idle('one'), idle('two')],
+      'already_delivered',
+      ['one', 'one'],
+    ],
+    [
+      'is closed by an equal result that has an id of its own',
+      [dispatched, idle('one'), dispatched, idle('one', 'r2'), idle('two')],
+      'already_delivered',
+      ['one', 'one'],
+    ],
+    [
+      'is closed by an equal result that names it by work_id',
+      [dispatched, idle('one'), dispatched, ofCurrentWork('one'), idle('two')],
       'already_delivered',
       ['one', 'one'],
     ],
@@ -564,6 +580,27 @@ describe('while the inbox is closed', () => {
       [dispatched, idle('one', 'r1'), running(), closes, idle('two'), idle('one', 'r1'), opens],
       'already_delivered',
       ['one', 'two'],
+    ],
+    [
+      'a repeat of it without text does not either',
+      [
+        dispatched,
+        says('one'),
+        idle(null, 'r1'),
+        running(),
+        closes,
+        idle('two'),
+        idle(null, 'r1'),
+        opens,
+      ],
+      'already_delivered',
+      ['one', 'two'],
+    ],
+    [
+      'what goes on under the delivered id waits as well',
+      [dispatched, idle('one', 'r1'), running('r1'), closes, idle('two', 'r1'), idle('two', 'r1')],
+      'not_confirmed',
+      ['one'],
     ],
     [
       'a repeat is a repeat',

@@ -508,6 +508,24 @@ describe('what is delivered', () => {
     expect(delivered({ state: { session, response } }).item?.responseId).toBe('r1');
   });
 
+  test('has the id of its session, of whose turn nothing is known, unless it names another', () => {
+    const session = aSession({ responseId: 'r1' });
+    const named = aWork({ workId: 'work-0', status: 'unknown' });
+    expect(delivered({ state: { session } }).item?.responseId).toBe('r1');
+    const ofNamed = delivered({ said: { workId: 'work-0' }, state: { session, named } });
+    expect(ofNamed.item).toMatchObject({ workId: 'work-0', responseId: null });
+  });
+
+  test('of an earlier turn leaves the current one and its text as they are', () => {
+    const session = aSession({ currentWorkId: 'work-1', ranSinceResult: true, lastReport: 'x' });
+    const named = aWork({ workId: 'work-0', status: 'unknown' });
+    const text = { text: 'kept', responseId: null };
+    const said = { workId: 'work-0', output: 'late' };
+    const decision = delivered({ said, state: { session, named, text } });
+    expect(decision.usesText).toBe(false);
+    expect(decision.session).toMatchObject({ currentWorkId: 'work-1', ranSinceResult: true });
+  });
+
   test('has no id of an earlier turn', () => {
     const session = aSession({ responseId: 'r0' });
     const response = { workId: 'work-0', delivered: false };
@@ -745,7 +763,11 @@ describe('a report that cannot be confirmed', () => {
       lastReport: null,
       backgroundTaskCount: 2,
     });
-    expect(parked({ state: UNKNOWN }).session).toBeNull();
+    for (const unknown of [UNKNOWN, { session: null, work: null }]) {
+      const decision = parked({ state: unknown });
+      expect(decision.session).toBeNull();
+      expect(decision.park.afterRunning).toBe(false);
+    }
   });
 
   test('of an earlier turn leaves it open that the child has run in this one', () => {
@@ -910,5 +932,62 @@ describe('the session after its terminal report', () => {
       reason: null,
       retryAfterSeconds: null,
     });
+  });
+});
+
+const interrupt = (set: Partial<Report> = {}): Partial<Report> => ({
+  workId: 'work-1',
+  origin: { kind: 'interrupt', by: 'interrupted', graceMs: 10_000 },
+  ...set,
+});
+
+describe('an interrupt', () => {
+  test.each(['launching', 'running', 'stalling'] as const)(
+    'asks work that is %s to stop',
+    (was) => {
+      const state = { work: aWork({ status: was }), inbox: anInbox({ open: false }) };
+      const decision = ofKind('interrupt', decideOn({ said: interrupt(), state }));
+      expect(decision.work).toMatchObject({
+        workId: 'work-1',
+        status: 'cancelling',
+        endedAt: null,
+        interrupt: { reason: 'interrupted', at: NOW, graceMs: 10_000 },
+      });
+      expect(decision.session).toBeNull();
+    },
+  );
+
+  test('makes the entry that is missing', () => {
+    const session = aSession({ subAgentName: 'reviewer' });
+    const said = interrupt({ workId: null });
+    const decision = ofKind('interrupt', decideOn({ said, state: { session, work: null } }));
+    expect(decision.work).toMatchObject({ agent: 'reviewer', recovered: true, revision: 0 });
+    expect(decision.session?.currentWorkId).toBe(decision.work.workId);
+  });
+
+  test.each<[what: string, state: Partial<ReportState>, becomes: string]>([
+    ['a session that is not known', UNKNOWN, 'not_known'],
+    ['a session never named', { session: null, work: null }, 'not_known'],
+    ['a deleted session', { session: aSession({ deleted: true }) }, 'not_known'],
+    ['work that is another by now', { work: aWork({ workId: 'work-2' }) }, 'settled_elsewhere'],
+    ['a turn that was delivered', { work: deliveredWork('one') }, 'already_delivered'],
+    ['a turn that was stopped', { work: aWork({ status: 'cancelled' }) }, 'already_delivered'],
+    ['a turn that is to stop already', { work: aWork({ status: 'cancelling' }) }, 'status'],
+  ])('changes nothing of %s', (_what, state, becomes) => {
+    const decision = decideOn({ said: interrupt(), state });
+    expect(decision.kind).toBe(becomes);
+    if (decision.kind === 'status') expect(decision.work).toBeNull();
+  });
+
+  test.each([
+    ['a top-level session', aSession({ parentSessionId: null })],
+    ['its own parent', aSession({ parentSessionId: 'child' })],
+    ['a sub-agent of no known parent', aSession({ parentSessionId: null, subAgentName: 'x' })],
+  ])('concerns no turn of %s', (_what, session) => {
+    const decision = decideOn({
+      said: interrupt({ workId: null }),
+      state: { session, work: null },
+    });
+    expect(decision.kind).toBe('not_a_subagent');
   });
 });

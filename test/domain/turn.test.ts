@@ -85,6 +85,11 @@ describe('a result after the first', () => {
 
     ['an equal one after the child ran', aTurn({ work: unnamed, ...ran }), aResult('one')],
     [
+      'an equal one of the first id ever heard of',
+      aTurn({ work: unnamed, ...ran }),
+      aResult('one', { responseId: 'r2' }),
+    ],
+    [
       'a failure after a completion and a run',
       aTurn({ work: unnamed, ...ran }),
       aResult('boom', { status: 'failed' }),
@@ -149,6 +154,11 @@ describe('a result after the first', () => {
     [
       'an equal text of an id that was announced since',
       aTurn({ work: done, ...ran, response: ANNOUNCED }),
+      aResult('one', { responseId: 'r2' }),
+    ],
+    [
+      'an equal text of the first id that was announced',
+      aTurn({ work: unnamed, ...ran, response: ANNOUNCED }),
       aResult('one', { responseId: 'r2' }),
     ],
     [
