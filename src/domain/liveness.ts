@@ -178,17 +178,13 @@ export function isLeaseOver(
   return startOf(lease.renewedAt, seen, now) + lease.leaseMs <= now;
 }
 
-/**
- * Why the child is to be stopped; null: it is not. Also after an end that its own report did not
- * bring: it may still run.
- */
+/** Why the child is to be stopped; null: it is not, or has said by itself that it ended. */
 export function stopReason(work: {
   status: WorkStatus;
   interruptReason: string | null;
 }): string | null {
   const { status, interruptReason } = work;
-  if (isLive(status)) return interruptReason;
-  return isClosedToResults(status) ? (interruptReason ?? status) : null;
+  return isLive(status) || isClosedToResults(status) ? interruptReason : null;
 }
 
 /** What runs, from when, for how long, and what it means that it has run out. */

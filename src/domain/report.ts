@@ -177,6 +177,8 @@ export interface WorkWrite extends WorkState {
   result: TaskResult | null;
   /** Set when the child is asked to stop: why, and when its grace began. */
   interrupt: { reason: string; at: number; graceMs: number } | null;
+  /** It ended without its child's word: the child may have to be stopped still. */
+  mayStillRun: boolean;
 }
 
 export interface ItemWrite {
@@ -331,7 +333,7 @@ function runningId(report: Report, state: ReportState, session: ReportedSession)
 }
 
 function withStatus(work: WorkState, status: LiveStatus): WorkWrite {
-  return { ...work, status, endedAt: null, result: null, interrupt: null };
+  return { ...work, status, endedAt: null, result: null, interrupt: null, mayStillRun: false };
 }
 
 /** Asks the current turn to stop; one without an entry gets its entry by it. */
@@ -359,7 +361,14 @@ function decideInterrupt(
   const interrupt = { reason: by, at: context.now, graceMs };
   return {
     kind: 'interrupt',
-    work: { ...entry, status: 'cancelling', endedAt: null, result: null, interrupt },
+    work: {
+      ...entry,
+      status: 'cancelling',
+      endedAt: null,
+      result: null,
+      interrupt,
+      mayStillRun: false,
+    },
     session: work === null ? { ...changeOf(session), currentWorkId: entry.workId } : null,
   };
 }
@@ -637,6 +646,7 @@ function deliver(
     lastItemSeq: entry.task ? null : context.itemSeq,
     result: entry.task && taskResultOf(report, entry, entry.task, delivery, context.now),
     interrupt: null,
+    mayStillRun: isSaidInPlace(report, delivery.status),
     resultDigest: context.digest(delivery.status, delivery.output),
     resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
@@ -704,6 +714,11 @@ function taskResultOf(
   return taskResult(of, taskEndOf(report, entry, task, status, output));
 }
 
+/** The service itself ended the turn; also when it could only park that at first. */
+function isSaidInPlace({ origin }: Report, status: EndedStatus): boolean {
+  return origin.kind === 'end' || ['stalled', 'timeout', 'unknown'].includes(status);
+}
+
 function taskEndOf(
   report: Report,
   entry: WorkState,
@@ -712,10 +727,7 @@ function taskEndOf(
   output: string,
 ): TaskEnd {
   if (report.origin.kind === 'end') return report.origin.task;
-  // How the service itself had ended it, when it could only be parked.
-  if (status === 'stalled' || status === 'timeout' || status === 'unknown') {
-    return report.result as unknown as TaskEnd;
-  }
+  if (isSaidInPlace(report, status)) return report.result as unknown as TaskEnd;
   return resultFromReport({
     ...task,
     reportStatus: report.status === 'failed' ? 'failed' : 'idle',

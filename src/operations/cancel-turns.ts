@@ -1,7 +1,7 @@
 import { interruptedResult, type Interruption } from '../domain/delegation.ts';
 import { INTERRUPTED_OUTPUT, STOPPED_OUTPUT } from '../domain/item-text.ts';
 import { notFound } from '../domain/refusal.ts';
-import type { Report, ReportOrigin } from '../domain/report.ts';
+import type { ReportOrigin } from '../domain/report.ts';
 import { outcomeOf, type ReportOutcome } from '../domain/report-outcome.ts';
 import type { Resources } from '../resources.ts';
 import {
@@ -14,6 +14,7 @@ import {
 import { inboxesOf } from './ack-items.ts';
 import { ingestReport } from './ingest-report.ts';
 import { interruptChildren } from './interrupt-children.ts';
+import { ownReport } from './own-report.ts';
 import { requireSession } from './read-session.ts';
 
 /*
@@ -103,31 +104,4 @@ export async function endTask(
   const of = { tenantId, sessionId: childSessionId, workId };
   const decision = await ingestReport(resources, ownReport(of, origin, INTERRUPTED_OUTPUT));
   return decision.kind === 'deliver';
-}
-
-/** A report that the service makes itself, of the named entry or, with null, of the current turn. */
-function ownReport(
-  { tenantId, sessionId, workId }: Session & { workId: string | null },
-  origin: ReportOrigin,
-  output: string,
-): Report {
-  return {
-    tenantId,
-    sessionId,
-    status: 'failed',
-    output,
-    outcome: null,
-    responseId: null,
-    workId,
-    backgroundTaskCount: null,
-    blockedOn: null,
-    reauthRequired: false,
-    // Where it can only be parked, this is what is kept of how the task ended.
-    result: origin.kind === 'end' ? { ...origin.task } : null,
-    traceparent: null,
-    fingerprint: `own ${origin.kind} ${workId ?? ''}`,
-    origin,
-    upstreamText: null,
-    upstreamSession: null,
-  };
 }

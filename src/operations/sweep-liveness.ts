@@ -38,6 +38,7 @@ import {
 } from '../store/runners.ts';
 import { lockWatch, putWatch } from '../store/service-watch.ts';
 import { ingestReport } from './ingest-report.ts';
+import { ownReport } from './own-report.ts';
 import { isPassing } from './unavailable.ts';
 
 /** How long after one look at the clocks comes the next: thresholds of a second still mean it. */
@@ -193,25 +194,9 @@ async function endAll(resources: Resources, ends: readonly End[], now: number): 
 }
 
 function reportOf({ tenantId, sessionId, workId, as, task }: End): Report {
-  return {
-    tenantId,
-    sessionId,
-    workId,
-    status: 'failed',
-    output: as === 'cancelled' ? INTERRUPTED_OUTPUT : task.error,
-    outcome: as,
-    // How it ended, for the time when it can be delivered.
-    result: { ...task },
-    responseId: null,
-    backgroundTaskCount: null,
-    blockedOn: null,
-    reauthRequired: false,
-    traceparent: null,
-    fingerprint: `end ${workId} ${as}`,
-    origin: { kind: 'end', as, task },
-    upstreamText: null,
-    upstreamSession: null,
-  };
+  const origin = { kind: 'end', as, task } as const;
+  const output = as === 'cancelled' ? INTERRUPTED_OUTPUT : (task.error ?? '');
+  return ownReport({ tenantId, sessionId, workId }, origin, output);
 }
 
 async function judgeLeases(resources: Resources, seen: Watch, now: number): Promise<boolean> {

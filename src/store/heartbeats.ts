@@ -108,16 +108,6 @@ export async function setRunner(db: Queryable, of: ChildOf & { runnerId: string 
       and runner_id is distinct from ${of.runnerId}`);
 }
 
-/** Forgets the beats of these sessions. */
-export async function deleteHeartbeatsOf(
-  tx: Queryable,
-  of: { tenantId: string; ids: string[] },
-): Promise<void> {
-  await tx.execute(sql`
-    delete from heartbeats
-    where tenant_id = ${of.tenantId} and child_session_id = any(${sql.param(of.ids)}::text[])`);
-}
-
 /** Forgets the heartbeats of these sessions. */
 export async function deleteBeatsOf(
   tx: Queryable,

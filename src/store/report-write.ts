@@ -94,10 +94,11 @@ function insertWork(
   return sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       recovered, status, created_at, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, awaits_text, upstream_message_id)
+      result_response_id, awaits_text, upstream_message_id, interrupt_reason)
     select r.tenant_id, r.work_id, r.parent_id, r.child_id, r.agent, r.title, true, r.status,
       ${at}::timestamptz, case when r.ended then ${at}::timestamptz end, r.revision,
-      r.last_item_seq, r.result_digest, r.result_response_id, r.awaits_text, r.upstream_message_id
+      r.last_item_seq, r.result_digest, r.result_response_id, r.awaits_text,
+      r.upstream_message_id, case when r.may_still_run then r.status end
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
       ${rows.map((r) => r.work.parentSessionId)}::text[],
@@ -109,9 +110,11 @@ function insertWork(
       ${rows.map((r) => r.work.resultDigest)}::text[],
       ${rows.map((r) => r.work.resultResponseId)}::text[],
       ${rows.map((r) => r.work.awaitsText)}::boolean[],
-      ${rows.map((r) => r.work.upstreamMessageId)}::text[]
+      ${rows.map((r) => r.work.upstreamMessageId)}::text[],
+      ${rows.map((r) => r.work.mayStillRun)}::boolean[]
     ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, ended, revision,
-      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id)`;
+      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id,
+      may_still_run)`;
 }
 
 function updateWork(
@@ -125,7 +128,9 @@ function updateWork(
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
       result_response_id = r.result_response_id, provisional = r.provisional,
       awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id,
-      result = coalesce(r.result::jsonb, w.result)
+      result = coalesce(r.result::jsonb, w.result),
+      interrupt_reason = case when not r.ended then w.interrupt_reason
+        when r.may_still_run then coalesce(w.interrupt_reason, r.status) end
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
       ${rows.map((r) => r.work.status)}::text[],
@@ -136,9 +141,10 @@ function updateWork(
       ${rows.map((r) => r.work.provisional)}::boolean[],
       ${rows.map((r) => r.work.awaitsText)}::boolean[],
       ${rows.map((r) => r.work.upstreamMessageId)}::text[],
-      ${rows.map((r) => r.work.result && JSON.stringify(r.work.result))}::text[]
+      ${rows.map((r) => r.work.result && JSON.stringify(r.work.result))}::text[],
+      ${rows.map((r) => r.work.mayStillRun)}::boolean[]
     ) as r(tenant_id, work_id, status, ended, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id, result)
+      result_response_id, provisional, awaits_text, upstream_message_id, result, may_still_run)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
 }
 
@@ -275,7 +281,10 @@ function putParked(
     where tenant_id = ${row.tenantId} and id = ${row.replaces.id}`;
 }
 
-/** Keeps a result that came after the end of its turn on the entry; an equal one is kept once. */
+/**
+ * Keeps a result that came after the end of its turn on the entry; an equal one is kept once. The
+ * child has ended by itself then.
+ */
 function appendLateResult(
   sql: LaneSql,
   row: BatchWrites['late'][number],
@@ -284,7 +293,7 @@ function appendLateResult(
   const known = { status: row.status, output: row.output, response_id: row.responseId };
   const late = JSON.stringify([{ ...known, reported_at: at }]);
   return sql`
-    update work set late_results = late_results || ${late}::text::jsonb
+    update work set late_results = late_results || ${late}::text::jsonb, interrupt_reason = null
     where tenant_id = ${row.tenantId} and work_id = ${row.workId}
       and not late_results @> ${JSON.stringify([known])}::text::jsonb`;
 }

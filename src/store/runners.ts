@@ -41,9 +41,8 @@ export async function selectStoppableOfRunner(
     from sessions s
     join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
     where s.runner_id = ${of.runnerId} and s.tenant_id = ${of.tenantId}
-      and case when w.ended_at is null then w.interrupt_reason is not null
-        else w.ended_at > ${of.endedAfter}::timestamptz
-          and w.status in ('cancelled', 'interrupted', 'stalled', 'timeout') end
+      and w.interrupt_reason is not null
+      and (w.ended_at is null or w.ended_at > ${of.endedAfter}::timestamptz)
     order by s.id limit ${of.limit}`);
 }
 

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
 import { describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
@@ -17,9 +17,16 @@ import {
 } from '../support/ledger.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 
+// Time passes only where a test sweeps.
+vi.mock('../../src/workers/workers.ts', () => ({
+  startWorkers: () => ({ stop: () => Promise.resolve() }),
+}));
+
 const database = useDatabase();
 const clock = createTestClock();
 const service = useService(database, { clock });
+// The watch has begun, or begun anew, when a test begins.
+beforeEach(() => sweepAll(service));
 
 const put = (id: string, body: object = {}) => service.request('PUT', path(id), body);
 const report = (child: string, data: Record<string, unknown>) =>
@@ -545,6 +552,48 @@ describe('a cancellation past its grace', () => {
     });
   });
 
+  test('a child that stopped within it has not to be stopped any more', async () => {
+    const runner = freshId('runner');
+    const { parent, child } = await plain();
+    await beat(service, child, { runner_id: runner });
+    await interrupt(child, 5);
+    await reportIdle(service, child, { output: 'as far as I came' });
+    expect(await inbox(parent)).toMatchObject([
+      { status: 'cancelled', output: 'as far as I came' },
+    ]);
+    expect((await beat(service, child)).body).toMatchObject({
+      status: 'cancelled',
+      interrupt_requested: false,
+      reason: null,
+    });
+    expect((await renew(service, runner)).body).toEqual({ interrupts: [] });
+  });
+
+  test('a child that reports after it has not to be stopped any more', async () => {
+    const { child } = await plain();
+    await beat(service, child);
+    await interrupt(child, 2);
+    await forSeconds(2);
+    expect((await beat(service, child)).body).toMatchObject({ interrupt_requested: true });
+    await reportIdle(service, child, { output: 'late' });
+    expect((await beat(service, child)).body).toMatchObject({ interrupt_requested: false });
+  });
+
+  test('a child that was stopped at once is to be stopped, rebuilt work or not', async () => {
+    const { child } = await plain();
+    const [parent, rebuilt] = [freshId('parent'), freshId('child')];
+    await service.request('PUT', `${path(parent)}/inbox`);
+    await describeChild(service, parent, rebuilt);
+    for (const id of [child, rebuilt]) {
+      await service.request('POST', `${path(id)}/events`, { type: 'stop_session', data: {} });
+      expect((await beat(service, id)).body).toMatchObject({
+        status: 'cancelled',
+        interrupt_requested: true,
+        reason: 'cancelled',
+      });
+    }
+  });
+
   test('of two in a unit leaves what the sibling had reported', async () => {
     const unit = await order(service, { tasks: 2 });
     const [done, stuck] = unit.tasks;
@@ -683,6 +732,7 @@ describe('what the service could not see', () => {
   beforeEach(async () => {
     proxy = await startFaultProxy(apart.url);
     watcher = await startService({ url: proxy.url }, { clock });
+    await sweepAll(watcher);
   });
   afterEach(async () => {
     await watcher.stop();
@@ -841,7 +891,8 @@ describe('several replicas', () => {
       await pass(all, clock, 7);
       for (const unit of units) {
         const items = await inboxOf(service, unit);
-        expect(items.map((item) => item.delegation_id).toSorted()).toEqual(unit.unitIds.toSorted());
+        const ended = items.map((item) => String(item.delegation_id));
+        expect(ended.toSorted()).toEqual(unit.unitIds.toSorted());
         expect(items.every((item) => item.revision === 1)).toBe(true);
       }
     } finally {
