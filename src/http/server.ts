@@ -1,5 +1,6 @@
-import { createServer } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { getRequestListener } from '@hono/node-server';
 import { answerUnreadable } from './problem.ts';
 
@@ -27,6 +28,12 @@ export interface HttpServer {
  * meet the closing of its connection, and a forwarder that tries once would lose its report.
  */
 const KEEP_ALIVE_MS = 75_000;
+/** A connection that was just made may have its request on the way; an unused one is not waited for. */
+const FIRST_BYTES_MS = 500;
+/** In so short a turn of the event loop hardly anyone can have connected. */
+const QUIET_TURN_MS = 1;
+/** Where there is none, the listener is closed all the same. */
+const QUIET_WITHIN_MS = 1_000;
 /** How often connections are looked at for the time limits. */
 const CHECK_INTERVAL_MS = 1_000;
 
@@ -57,17 +64,42 @@ export async function serveHttp(
 
   return {
     url: urlOf(server.address() as AddressInfo),
-    stop: (withinMs) =>
-      new Promise((resolve) => {
-        const cutOff = setTimeout(() => server.closeAllConnections(), withinMs);
-        server.close(() => {
-          clearTimeout(cutOff);
-          resolve();
-        });
-        // Those opened ahead of need; Node takes them for requests that have begun.
+    stop: async (withinMs) => {
+      const cutOff = setTimeout(() => server.closeAllConnections(), withinMs);
+      await quietTurn(server, Math.min(QUIET_WITHIN_MS, withinMs / 2));
+      const closed = new Promise((resolve) => server.close(resolve));
+      // Those opened ahead of need; Node takes them for requests that have begun.
+      const unused = setTimeout(() => {
         for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
-      }),
+      }, FIRST_BYTES_MS);
+      await closed;
+      clearTimeout(unused);
+      clearTimeout(cutOff);
+    },
   };
+}
+
+/**
+ * Resolves when a turn of the event loop has found no new connection: those that the kernel has
+ * accepted and the listener has not are reset when it closes, with the requests on them. A turn
+ * takes a single one.
+ */
+async function quietTurn(server: Server, withinMs: number): Promise<void> {
+  const endAt = performance.now() + withinMs;
+  let isQuiet = false;
+  const onConnection = (): void => {
+    isQuiet = false;
+  };
+  server.on('connection', onConnection);
+  await nextTurn();
+  for (let before = performance.now(); !isQuiet && before < endAt;) {
+    isQuiet = true;
+    await nextTurn();
+    const now = performance.now();
+    if (now - before > QUIET_TURN_MS) isQuiet = false;
+    before = now;
+  }
+  server.off('connection', onConnection);
 }
 
 function urlOf({ address, family, port }: AddressInfo): string {
