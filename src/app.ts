@@ -12,7 +12,9 @@ import { parkedRoutes } from './http/parked.ts';
 import { answerError, answerUnrouted } from './http/problem.ts';
 import { createRouter, type Env } from './http/router.ts';
 import { sessionRoutes } from './http/sessions.ts';
+import { streamRoutes } from './http/stream.ts';
 import { viewerRoutes } from './http/viewers.ts';
+import { webhookRoutes } from './http/webhooks.ts';
 import { workRoutes } from './http/work.ts';
 import { isLoopbackHost, isLoopbackOrigin } from './platform/loopback.ts';
 import type { Resources } from './resources.ts';
@@ -62,7 +64,9 @@ export function createApp(resources: Resources, options: AppOptions) {
     livenessRoutes,
     parkedRoutes,
     sessionRoutes,
+    streamRoutes,
     viewerRoutes,
+    webhookRoutes,
     workRoutes,
   ]) {
     app.route('/v1', routes(resources));

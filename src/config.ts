@@ -52,6 +52,14 @@ const settings = z.object({
   DATABASE_PREPARE: flag(true).describe(
     'false for a pooler that cannot keep prepared statements; costs more than half of the speed.',
   ),
+  LISTEN_DATABASE_URL: url(/^postgres(?:ql)?:$/, 'a postgres:// URL')
+    .optional()
+    .describe(
+      'The same database, past a pooler that cannot LISTEN (transaction pooling). Not set: DATABASE_URL.',
+    ),
+  NOTIFICATIONS: flag(true).describe(
+    'false where nothing can LISTEN: what other replicas have stored is then found by looking, within seconds.',
+  ),
   DATA_DIR: z.string().default('./data').describe('Folder of the embedded PostgreSQL.'),
 
   SNAPSHOT_URL: url(/^https?:$/, 'an http:// or https:// URL')
@@ -65,6 +73,10 @@ const settings = z.object({
   SNAPSHOT_TIMEOUT_MS: whole(1, 60_000)
     .default(2000)
     .describe('Milliseconds after which a look-up at SNAPSHOT_URL has failed.'),
+
+  WEBHOOK_ALLOW_PRIVATE: flag(false).describe(
+    'true lets webhooks lead into this machine and private networks: for receivers beside the service.',
+  ),
 
   MAX_BODY_BYTES: whole(1024, 268_435_456)
     .default(8 * 1024 * 1024)
@@ -103,8 +115,11 @@ export interface Config {
   port: number;
   databaseUrl: string | null;
   databasePrepare: boolean;
+  /** Where to listen for what other replicas say; null: as `databaseUrl`. */
+  listenDatabaseUrl: string | null;
   dataDir: string;
   snapshot: { url: string; token: string | null; timeoutMs: number } | null;
+  webhookAllowPrivate: boolean;
   maxBodyBytes: number;
   logLevel: z.output<typeof settings>['LOG_LEVEL'];
   shutdownGraceMs: number;
@@ -139,6 +154,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     port: set.PORT,
     databaseUrl: set.DATABASE_URL ?? null,
     databasePrepare: set.DATABASE_PREPARE,
+    listenDatabaseUrl: set.LISTEN_DATABASE_URL ?? null,
     dataDir: set.DATA_DIR,
     snapshot:
       set.SNAPSHOT_URL === undefined
@@ -148,6 +164,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
             token: set.SNAPSHOT_TOKEN ?? null,
             timeoutMs: set.SNAPSHOT_TIMEOUT_MS,
           },
+    webhookAllowPrivate: set.WEBHOOK_ALLOW_PRIVATE,
     maxBodyBytes: set.MAX_BODY_BYTES,
     logLevel: set.LOG_LEVEL,
     shutdownGraceMs: set.SHUTDOWN_GRACE_MS,
@@ -159,6 +176,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       ackedItemRetentionMs: set.ACKED_RETENTION_DAYS * DAY_MS,
       tombstoneRetentionMs: set.TOMBSTONE_RETENTION_DAYS * DAY_MS,
       idempotencyRetentionMs: 24 * HOUR_MS,
+      notifications: set.NOTIFICATIONS,
     },
   };
 }

@@ -7,6 +7,9 @@ import type { Database } from './store/database.ts';
 import type { IngestQueue } from './operations/ingest-queue.ts';
 import type { Attention } from './operations/attention.ts';
 import type { InboxWaiters } from './operations/inbox-waiters.ts';
+import type { WebhookSender } from './operations/send-webhooks.ts';
+import type { SessionStreams } from './operations/session-streams.ts';
+import type { WakeQueue } from './operations/wake-parents.ts';
 
 /** All that an operation may reach. Made once by main, handed down; nothing here is global. */
 export interface Resources {
@@ -20,6 +23,9 @@ export interface Resources {
   upstream: Upstream | null;
   ingest: IngestQueue;
   waiters: InboxWaiters;
+  streams: SessionStreams;
+  wakes: WakeQueue;
+  webhooks: WebhookSender;
   attention: Attention;
 }
 
@@ -32,4 +38,6 @@ export interface Policy {
   ackedItemRetentionMs: number;
   tombstoneRetentionMs: number;
   idempotencyRetentionMs: number;
+  /** false: replicas do not tell each other what is new; it is found by looking. */
+  notifications: boolean;
 }

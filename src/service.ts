@@ -5,13 +5,18 @@ import type { Unready } from './http/operations.ts';
 import { serveHttp, type HttpServerOptions } from './http/server.ts';
 import { createAttention } from './operations/attention.ts';
 import { createInboxWaiters } from './operations/inbox-waiters.ts';
+import { countReports } from './operations/list-parked.ts';
+import { createSessionStreams } from './operations/session-streams.ts';
 import { createIngestQueue } from './operations/ingest-queue.ts';
+import { createWebhookSender } from './operations/send-webhooks.ts';
+import { createWakeQueue } from './operations/wake-parents.ts';
 import { systemClock, type Clock } from './platform/clock.ts';
 import { uuidIds } from './platform/ids.ts';
 import type { Log } from './platform/log.ts';
 import { isLoopbackAddress } from './platform/loopback.ts';
 import { createMetrics } from './platform/metrics.ts';
 import { createUpstream } from './platform/upstream.ts';
+import { createWebhookClient, type ResolveName } from './platform/webhook-client.ts';
 import { MIGRATIONS } from './migrations.ts';
 import type { Resources } from './resources.ts';
 import { openDatabase, type Database } from './store/database.ts';
@@ -26,6 +31,8 @@ export interface ServiceOptions {
   /** Of several services in one process, one may measure the process. */
   measuresProcess?: boolean;
   clock?: Clock;
+  /** How the names of webhooks are resolved. */
+  resolveName?: ResolveName;
   http?: Pick<HttpServerOptions, 'headersTimeoutMs' | 'requestTimeoutMs'>;
 }
 
@@ -44,7 +51,12 @@ export interface Service {
 export async function startService(options: ServiceOptions): Promise<Service> {
   const { config, databaseUrl, log } = options;
   await migrate({ url: databaseUrl, folder: MIGRATIONS, log });
-  const database = openDatabase({ url: databaseUrl, prepare: config.databasePrepare, log });
+  const database = openDatabase({
+    url: databaseUrl,
+    prepare: config.databasePrepare,
+    log,
+    ...(config.listenDatabaseUrl === null ? {} : { listenUrl: config.listenDatabaseUrl }),
+  });
   const resources = createResources(options, database);
   let draining = false;
   try {
@@ -65,10 +77,12 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       const endAt = performance.now() + withinMs;
       draining = true;
       resources.waiters.release();
+      resources.streams.release();
       const passesEnded = workers.stop();
       await pause(drainMs);
-      await http.stop(Math.max(0, endAt - performance.now()));
-      await Promise.all([passesEnded, ears.stop()]);
+      const leftMs = Math.max(0, endAt - performance.now());
+      await Promise.all([http.stop(leftMs), resources.webhooks.stop(leftMs)]);
+      await Promise.all([passesEnded, ears.stop(), resources.wakes.idle()]);
       await database.close();
     };
     return { url: http.url, resources, stop };
@@ -92,9 +106,22 @@ function createResources(options: ServiceOptions, database: Database): Resources
     upstream: config.snapshot && createUpstream({ ...config.snapshot, log }),
     ingest: createIngestQueue(() => resources),
     waiters,
+    streams: createSessionStreams(() => resources),
+    wakes: createWakeQueue(() => resources),
+    webhooks: createWebhookSender(
+      () => resources,
+      createWebhookClient({
+        allowPrivate: config.webhookAllowPrivate,
+        ...(options.resolveName === undefined ? {} : { resolve: options.resolveName }),
+      }),
+    ),
     attention: createAttention(),
   };
   metrics.watch('waiting_readers', () => waiters.count());
+  metrics.watch('open_streams', () => resources.streams.count());
+  metrics.watch('ingest_queue_length', () => resources.ingest.length());
+  metrics.watch('parked_reports', () => countReports(resources, 'parked'));
+  metrics.watch('dead_letters', () => countReports(resources, 'dead'));
   return resources;
 }
 

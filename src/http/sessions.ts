@@ -264,7 +264,8 @@ function renderSession(shown: ShownSession): z.output<typeof sessionOut> {
   };
 }
 
-function renderError({
+/** What the last task of a session failed of, as answers have it. */
+export function renderError({
   errorCode,
   errorMessage,
 }: {
@@ -279,7 +280,8 @@ function renderInbox({ inboxOpenedAt, inboxClosedAt, pending }: ShownSession) {
   return inboxOpenedAt === null ? null : { open: inboxClosedAt === null, pending };
 }
 
-function renderChild(child: ShownChild, parentId: string): z.output<typeof childOut> {
+/** A child as its parent's list shows it. */
+export function renderChild(child: ShownChild, parentId: string): z.output<typeof childOut> {
   const { tool, sessionName } = toolAndName(child.id, child.title);
   return {
     id: child.id,

@@ -1,8 +1,15 @@
 import { itemId, itemSeq } from '../domain/item-id.ts';
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
+import type { Queryable } from '../store/database.ts';
 import { isRoomAwaited, selectInbox } from '../store/inboxes.ts';
-import { ackItemsOf, type FoundItem } from '../store/items.ts';
+import {
+  ackItemsOf,
+  isInboxEmpty,
+  type FoundItem,
+  type InboxOf,
+  type NamedItems,
+} from '../store/items.ts';
 import { deliverParkedForParent } from './deliver-parked.ts';
 
 export interface NamedItemsOfSession {
@@ -26,12 +33,26 @@ export async function ackItems(resources: Resources, named: NamedItemsOfSession)
   const { tenantId, itemIds } = named;
   const inboxes = await inboxesOf(resources, named);
   const now = resources.clock.now();
-  const found = await resources.database.transaction((tx) =>
-    ackItemsOf(tx, { tenantId, sessionIds: inboxes, seqs: seqsOf(itemIds), now }),
-  );
+  const inbox = { tenantId, sessionId: inboxes[0] };
+  const { found, emptied } = await resources.database.transaction(async (tx) => {
+    const items = { tenantId, sessionIds: inboxes, seqs: seqsOf(itemIds), now };
+    return await ackIn(tx, inbox, items);
+  });
   const { fresh, former, unknown } = sortItems(itemIds, found);
-  if (fresh.length > 0) await fillRoom(resources, { tenantId, sessionId: inboxes[0] });
+  if (emptied) resources.wakes.submit([{ ...inbox, kind: 'inbox_emptied' }]);
+  if (fresh.length > 0) await fillRoom(resources, inbox);
   return { acked: fresh, alreadyAcked: former, unknown };
+}
+
+/** Acks the items; says as well whether that has emptied the inbox. */
+async function ackIn(
+  tx: Queryable,
+  inbox: InboxOf,
+  named: NamedItems & { now: number },
+): Promise<{ found: FoundItem[]; emptied: boolean }> {
+  const found = await ackItemsOf(tx, named);
+  const some = found.some((item) => !item.wasAcked);
+  return { found, emptied: some && (await isInboxEmpty(tx, inbox)) };
 }
 
 /**

@@ -16,6 +16,8 @@ import { deleteCallsOf, retireTasksOf, selectLiveTasksOfChildren } from '../stor
 import { deleteBeatsOf } from '../store/heartbeats.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import { deleteViewersOf } from '../store/viewers.ts';
+import { deleteWakesOf } from '../store/wakes.ts';
+import { deleteWebhooksOf } from '../store/webhooks.ts';
 import { announceDelivered } from './announce.ts';
 import { endTasks } from './cancel-turns.ts';
 
@@ -127,6 +129,8 @@ async function deleteLocked(
   await deleteAssistantTextsOf(tx, of);
   await buryParkedOf(tx, of);
   await deleteViewersOf(tx, of);
+  await deleteWakesOf(tx, of);
+  await deleteWebhooksOf(tx, of);
   while ((await deleteItemsOf(tx, { ...of, limit: ITEMS_AT_A_TIME })) > 0);
   return calls;
 }

@@ -22,6 +22,7 @@ import {
   type DispatchedRow,
   type LoadedParent,
 } from '../store/work.ts';
+import { announceChanged } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChildren } from './deliver-parked.ts';
 import { oncePerKey, type Answer } from './once-per-key.ts';
 
@@ -91,11 +92,14 @@ export async function dispatchTasks<Value extends object>(
   const ids = dispatch.tasks.map((task) => task.childId).filter((id) => id !== null);
   for (let round = 0; round < ROUNDS_MAX; round += 1) {
     await deliverParkedOfChildren(resources, { tenantId, ids });
-    const { answer, openedInboxOf } = await decideAndWrite(resources, dispatch, ids);
+    const { answer, openedInboxOf, parentId } = await decideAndWrite(resources, dispatch, ids);
     if (openedInboxOf !== null) {
       await deliverParkedForParent(resources, { tenantId, parentId: openedInboxOf });
     }
-    if (answer !== null) return { ...answer.value, replayed: answer.replayed };
+    if (answer !== null) {
+      if (parentId !== null) announceChanged(resources, [{ tenantId, sessionId: parentId }]);
+      return { ...answer.value, replayed: answer.replayed };
+    }
   }
   throw new StorageUnavailable('contended');
 }
@@ -108,6 +112,7 @@ async function decideAndWrite<Value extends object>(
 ) {
   return await resources.database.transaction(async (tx) => {
     let openedInboxOf = null as string | null;
+    let parentId = null as string | null;
     const answer = await oncePerKey(tx, resources, dispatch, async () => {
       const now = resources.clock.now();
       const situation = await lockAndLoad(tx, dispatch, childIds, now);
@@ -119,10 +124,11 @@ async function decideAndWrite<Value extends object>(
       await prepare(tx, dispatch, { decided, parent, opensInbox, now });
       if (opensInbox) openedInboxOf = parent.id;
       if (!decided.every(isDispatch)) return null;
+      parentId = parent.id;
       const rows = await begin(tx, resources, dispatch, { decided, parent, now });
       return await dispatch.record(tx, { parent, rows, now });
     });
-    return { answer, openedInboxOf };
+    return { answer, openedInboxOf, parentId };
   });
 }
 

@@ -1,3 +1,6 @@
+import { sessionHash } from './session-hash.ts';
+import { createTurns } from './turns.ts';
+
 /*
  * Readers that wait for an inbox: woken in memory by what this replica commits, and through the
  * database by what the others do. A wake is only a hint to look; the look decides.
@@ -13,6 +16,8 @@ export interface InboxWaiters {
   register(tenantId: string, sessionId: string): InboxWaiter;
   /** Wakes everyone who waits for this inbox here. */
   wake(tenantId: string, sessionId: string): void;
+  /** The same by the hash of the session. */
+  wakeHashed(hash: string): void;
   /** The inboxes that are waited for here, for the backstop poll. */
   waitedFor(): InboxKey[];
   /** How many readers wait, for the metrics. */
@@ -46,17 +51,17 @@ const TURNS = 100;
 
 /** A register of waiting readers; nobody waits yet. */
 export function createInboxWaiters(): InboxWaiters {
-  const inboxes = new Map<string, { key: InboxKey; readers: Set<Reader> }>();
+  const inboxes = new Map<string, WaitedInbox>();
+  const byHash = new Map<string, Set<WaitedInbox>>();
   const turns = createTurns(TURNS);
   let readers = 0;
   let released = false;
 
   function register(tenantId: string, sessionId: string): InboxWaiter {
     const id = idOf(tenantId, sessionId);
-    const inbox = inboxes.get(id) ?? { key: { tenantId, sessionId }, readers: new Set() };
+    const inbox = inboxes.get(id) ?? add(id, { tenantId, sessionId });
     const reader = createReader();
     let giveTurnBack: (() => void) | null = null;
-    inboxes.set(id, inbox);
     inbox.readers.add(reader);
     readers += 1;
     if (released) reader.end('released');
@@ -72,9 +77,28 @@ export function createInboxWaiters(): InboxWaiters {
         giveTurnBack?.();
         if (!inbox.readers.delete(reader)) return;
         readers -= 1;
-        if (inbox.readers.size === 0) inboxes.delete(id);
+        if (inbox.readers.size === 0) remove(id, inbox);
       },
     };
+  }
+
+  function add(id: string, key: InboxKey): WaitedInbox {
+    const hash = sessionHash(key.tenantId, key.sessionId);
+    const inbox = { key, hash, readers: new Set<Reader>() };
+    inboxes.set(id, inbox);
+    byHash.set(hash, (byHash.get(hash) ?? new Set()).add(inbox));
+    return inbox;
+  }
+
+  function remove(id: string, inbox: WaitedInbox): void {
+    inboxes.delete(id);
+    const ofHash = byHash.get(inbox.hash);
+    ofHash?.delete(inbox);
+    if (ofHash?.size === 0) byHash.delete(inbox.hash);
+  }
+
+  function wakeReaders(inbox: WaitedInbox | undefined): void {
+    for (const reader of inbox?.readers ?? []) reader.end('woken');
   }
 
   function release(): void {
@@ -86,9 +110,9 @@ export function createInboxWaiters(): InboxWaiters {
 
   return {
     register,
-    wake: (tenantId, sessionId) => {
-      const waiting = inboxes.get(idOf(tenantId, sessionId))?.readers ?? [];
-      for (const reader of waiting) reader.end('woken');
+    wake: (tenantId, sessionId) => wakeReaders(inboxes.get(idOf(tenantId, sessionId))),
+    wakeHashed: (hash) => {
+      for (const inbox of byHash.get(hash) ?? []) wakeReaders(inbox);
     },
     waitedFor: () => [...inboxes.values()].map(({ key }) => key),
     count: () => readers,
@@ -98,6 +122,12 @@ export function createInboxWaiters(): InboxWaiters {
 
 function idOf(tenantId: string, sessionId: string): string {
   return `${tenantId}\0${sessionId}`;
+}
+
+interface WaitedInbox {
+  key: InboxKey;
+  hash: string;
+  readers: Set<Reader>;
 }
 
 interface Reader {
@@ -135,53 +165,5 @@ function createReader(): Reader {
       if (ended !== 'released') ended = why;
       tell?.(why);
     },
-  };
-}
-
-interface Turns {
-  /** Resolves with what gives the turn back when it is this caller's, or at once if it has left. */
-  take(left: AbortSignal): Promise<() => void>;
-}
-
-/** At most `count` turns are taken at once; those who wait for one get it in their order. */
-function createTurns(count: number): Turns {
-  const queue = new Set<() => void>();
-  let free = count;
-
-  function giveBack(): void {
-    free += 1;
-    const [next] = queue;
-    next?.();
-  }
-
-  return {
-    take: (left) =>
-      new Promise((resolve) => {
-        const begin = () => {
-          stopWaiting();
-          free -= 1;
-          resolve(once(giveBack));
-        };
-        const leave = () => {
-          stopWaiting();
-          resolve(() => {});
-        };
-        const stopWaiting = () => {
-          queue.delete(begin);
-          left.removeEventListener('abort', leave);
-        };
-        queue.add(begin);
-        left.addEventListener('abort', leave);
-        if (left.aborted) leave();
-        else if (free > 0) begin();
-      }),
-  };
-}
-
-function once(act: () => void): () => void {
-  let done = false;
-  return () => {
-    if (!done) act();
-    done = true;
   };
 }

@@ -1,7 +1,7 @@
 import { describeSession, type SnapshotPatch } from '../domain/snapshot.ts';
 import type { Resources } from '../resources.ts';
 import { selectShownSession, type SessionKey, type ShownSession } from '../store/sessions.ts';
-import { announceDelivered } from './announce.ts';
+import { announceChanged, announceDelivered } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChild } from './deliver-parked.ts';
 import { writeSnapshot, type SnapshotWritten } from './write-snapshot.ts';
 
@@ -32,13 +32,21 @@ export async function putSession(
 async function deliverWhatWaited(
   resources: Resources,
   { tenantId, sessionId }: SessionKey,
-  { shown, isKnownAnew, openedInbox, moved }: SnapshotWritten,
+  { kind, shown, isKnownAnew, openedInbox, moved }: SnapshotWritten,
 ): Promise<boolean> {
   if (moved) {
     const ids = new Set([sessionId, moved.fromId, moved.toId]);
     announceDelivered(
       resources,
       [...ids].map((id) => ({ tenantId, sessionId: id })),
+    );
+    resources.wakes.submit([{ kind: 'look', tenantId, sessionId: moved.toId }]);
+  }
+  if (kind !== 'unchanged') {
+    const ids = [sessionId, shown?.session.parentSessionId].filter((id) => id != null);
+    announceChanged(
+      resources,
+      ids.map((id) => ({ tenantId, sessionId: id })),
     );
   }
   const waits = isKnownAnew && shown?.hasParked === true;

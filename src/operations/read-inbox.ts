@@ -112,6 +112,8 @@ async function lookInto(
   const acked = [...named.filter((item) => !item.wasAcked), ...drained].map(({ seq }) =>
     itemId(seq),
   );
+  const leavesSome = remaining > 0 || nextLeaseEnd !== null || handed.items.length > drained.length;
+  if (acked.length > 0 && !leavesSome) resources.wakes.submit([{ ...of, kind: 'inbox_emptied' }]);
   if (acked.length > 0) await fillRoom(resources, of);
   const leaseEndsIn = nextLeaseEnd === null ? Infinity : nextLeaseEnd - now;
   return { items, remaining, acked, nextLookMs: remaining > 0 ? CONTENDED_MS : leaseEndsIn };

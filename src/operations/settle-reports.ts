@@ -3,8 +3,9 @@ import { decide, type Decision, type Report } from '../domain/report.ts';
 import type { Resources } from '../resources.ts';
 import { lockAndLoad, type LoadedReport } from '../store/report-load.ts';
 import { batchStatements, type BatchWrites } from '../store/report-write.ts';
-import { announceDelivered } from './announce.ts';
+import { announceChanged, announceDelivered } from './announce.ts';
 import { addWrites, createJoins, noWrites } from './batch-writes.ts';
+import { changedSessions, parentEvents } from './after-settling.ts';
 
 /*
  * One transaction for a batch of reports, at most one a child: lock and load, decide, write and
@@ -28,7 +29,7 @@ export async function settleReports(
   const now = resources.clock.now();
   const startedAt = performance.now();
   const { maxPendingItems, parkAfterAttempts } = resources.policy;
-  const { settled, writes } = await resources.database.lane(async (lane) => {
+  const { rows, settled, writes } = await resources.database.lane(async (lane) => {
     const loaded = await lockAndLoad(lane, reports, {
       locked,
       maxPendingItems,
@@ -37,7 +38,7 @@ export async function settleReports(
     });
     const decided = decideBatch(resources, reports, loaded, now);
     await lane.commit(Promise.all(batchStatements(lane, decided.writes, now)));
-    return decided;
+    return { ...decided, rows: loaded };
   });
   resources.metrics.batchReports.observe(reports.length);
   resources.metrics.batchDurations.observe((performance.now() - startedAt) / 1000);
@@ -46,6 +47,8 @@ export async function settleReports(
     // Who waits for a call in a request waits under its id.
     ...writes.units.map(({ tenantId, unit }) => ({ tenantId, sessionId: unit.delegationId })),
   ]);
+  announceChanged(resources, changedSessions(reports, rows, writes));
+  resources.wakes.submit(parentEvents(reports, rows, settled, writes));
   return settled;
 }
 

@@ -31,6 +31,8 @@ import {
 } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import { moveViewers } from '../store/viewers.ts';
+import { deleteWakesOf } from '../store/wakes.ts';
+import { moveWebhook } from '../store/webhooks.ts';
 
 /*
  * One transaction: make stubs of the sessions that are named, lock those that the change touches,
@@ -280,8 +282,11 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
     limit: MOVED_AT_A_TIME,
   };
   while ((await moveUnreadItems(tx, some)) > 0);
-  // Who watched a session that had gone on before watches that one.
-  if (some.owners === 'all') await moveViewers(tx, some);
+  if (some.owners !== 'all') return;
+  // Who watches it, and who is woken for it, does so for the one that goes on.
+  await moveViewers(tx, some);
+  await moveWebhook(tx, some);
+  await deleteWakesOf(tx, { tenantId, ids: [some.fromId] });
 }
 
 /** An inbox that was open goes on with its session, unless the other was closed on purpose. */

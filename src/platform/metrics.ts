@@ -31,6 +31,7 @@ export type GaugeName = keyof typeof GAUGES;
 const GAUGES = {
   ingest_queue_length: 'Reports that wait for a flush',
   waiting_readers: 'Readers that wait for something in an inbox',
+  open_streams: 'Streams of sessions that are open',
   parked_reports: 'Reports that could not be delivered yet',
   dead_letters: 'Reports that never will be delivered',
 } as const;

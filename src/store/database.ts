@@ -112,6 +112,8 @@ export interface LaneSql {
 export interface DatabaseOptions {
   /** See `readDatabaseUrl`; further parameters are settings of every session. */
   url: string;
+  /** Where `listen` connects, past a pooler that cannot; default: as `url`. */
+  listenUrl?: string;
   /** Connections for `run` and `transaction`; default 10. */
   poolSize?: number;
   /** Connections for `lane`; default 2. */
@@ -153,6 +155,7 @@ const lanePlanning = {
 export function openDatabase(options: DatabaseOptions): Database {
   const { log } = options;
   const target = readDatabaseUrl(options.url);
+  const listenTarget = readDatabaseUrl(options.listenUrl ?? options.url);
   const deadlineMs = options.queryDeadlineMs ?? 4_000;
   const prepare = options.prepare ?? true;
   const heartbeatMs = options.heartbeatMs ?? 5_000;
@@ -170,7 +173,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     onNotify?: (channel: string, payload: string) => void,
   ) =>
     openConnection({
-      target,
+      target: onNotify === undefined ? target : listenTarget,
       connectDeadlineMs,
       prepare,
       settings,

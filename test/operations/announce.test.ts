@@ -39,7 +39,7 @@ describe('what is announced here', () => {
 
   test('wakes everyone there if it is more than a message can name', async () => {
     const [some, others] = [inboxes(1), inboxes(3)];
-    const many = [...some, ...inboxes(300)];
+    const many = [...some, ...inboxes(1000)];
     const woken = await waitsThere(others, () => announceDelivered(here.resources, many));
     expect(woken).toEqual(new Set(['woken']));
   });

@@ -14,6 +14,7 @@ export interface ServiceOverrides {
   policy?: Partial<Policy>;
   clock?: Clock;
   http?: ServiceOptions['http'];
+  resolveName?: ServiceOptions['resolveName'];
   /** Gets what is logged, line by line; LOG_LEVEL is then `debug` if not given. */
   onLogLine?: (line: string) => void;
 }
@@ -32,7 +33,7 @@ export async function startService(
   database: Pick<MigratedDatabase, 'url'>,
   overrides: ServiceOverrides = {},
 ): Promise<TestService> {
-  const { env, policy, clock, http, onLogLine } = overrides;
+  const { env, policy, clock, http, resolveName, onLogLine } = overrides;
   const level = onLogLine === undefined ? 'silent' : 'debug';
   const config = readConfig({ PORT: '0', LOG_LEVEL: level, ...env });
   const service = await start({
@@ -41,6 +42,7 @@ export async function startService(
     log: pino({ level: config.logLevel }, { write: (line) => onLogLine?.(line) }),
     ...(clock === undefined ? {} : { clock }),
     ...(http === undefined ? {} : { http }),
+    ...(resolveName === undefined ? {} : { resolveName }),
   });
   const client = createHttpClient(service.url);
   const document = await client.request('GET', '/openapi.json');

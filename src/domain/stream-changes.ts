@@ -1,0 +1,47 @@
+import type { SessionStatus } from './session.ts';
+
+/* What those are told who watch a session: how it differs from what was seen of it last. */
+
+/** A session as a look finds it, as far as its watchers are told of it. */
+export interface SeenSession {
+  status: SessionStatus;
+  backgroundTaskCount: number;
+  blockedOn: string | null;
+  errorCode: string | null;
+  errorMessage: string | null;
+  /** How often its parent was told of its inbox, and what last. */
+  announcements: number;
+  told: { notice: string; pending: number; itemId: string | null } | null;
+  /** Its newest children, each with a fingerprint of all that is shown of it. */
+  children: ReadonlyMap<string, string>;
+}
+
+export interface SeenChanges {
+  statusChanged: boolean;
+  /** A new announcement; of several between two looks, the last. */
+  wake: SeenSession['told'];
+  createdChildren: string[];
+  updatedChildren: string[];
+}
+
+/** How the session has changed between two looks. */
+export function changesBetween(before: SeenSession, after: SeenSession): SeenChanges {
+  const created: string[] = [];
+  const updated: string[] = [];
+  for (const [id, fingerprint] of after.children) {
+    const former = before.children.get(id);
+    if (former === undefined) created.push(id);
+    else if (former !== fingerprint) updated.push(id);
+  }
+  return {
+    statusChanged:
+      before.status !== after.status ||
+      before.backgroundTaskCount !== after.backgroundTaskCount ||
+      before.blockedOn !== after.blockedOn ||
+      before.errorCode !== after.errorCode ||
+      before.errorMessage !== after.errorMessage,
+    wake: after.announcements === before.announcements ? null : after.told,
+    createdChildren: created,
+    updatedChildren: updated,
+  };
+}

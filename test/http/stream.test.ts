@@ -1,0 +1,180 @@
+import { connect } from 'node:net';
+import { once } from 'node:events';
+import { describe, expect, onTestFinished, test } from 'vitest';
+import { useDatabase } from '../support/database.ts';
+import { deliverTo, describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
+import { openEventStream } from '../support/sse.ts';
+import { startService, useService, type TestService } from '../support/service.ts';
+import { attach, forgetLease } from '../support/viewers.ts';
+
+const database = useDatabase();
+const here = useService(database);
+const there = useService(database);
+const deaf = useService(database, { env: { NOTIFICATIONS: 'false' } });
+
+async function stream(service: Pick<TestService, 'url'>, session: string, query = '') {
+  const opened = await openEventStream(service.url, `${path(session)}/stream${query}`);
+  onTestFinished(() => opened.close());
+  return opened;
+}
+
+const says = (service: TestService, session: string, data: object) =>
+  service.request('POST', `${path(session)}/events`, { type: 'external_session_status', data });
+
+describe('a stream', () => {
+  test('begins with a snapshot, on every connect', async () => {
+    const parent = freshId('parent');
+    await here.request('PUT', path(parent), { inbox: 'open' });
+    await deliverTo(here, parent);
+    for (const service of [here, there]) {
+      const opened = await stream(service, parent);
+      expect(opened).toMatchObject({
+        status: 200,
+        headers: {
+          'content-type': 'text/event-stream; charset=utf-8',
+          'cache-control': 'no-store',
+          'x-accel-buffering': 'no',
+        },
+      });
+      expect(await opened.next()).toEqual({
+        event: 'session.snapshot',
+        data: { status: 'idle', pending: 1 },
+      });
+    }
+  });
+
+  test('makes a stub of a session of which nobody has heard', async () => {
+    const opened = await stream(here, freshId());
+    expect(await opened.next()).toMatchObject({ data: { status: 'idle', pending: 0 } });
+  });
+
+  test('is refused for a deleted session, and ends when its session is deleted', async () => {
+    const id = freshId();
+    await here.request('PUT', path(id), {});
+    const opened = await stream(there, id);
+    await opened.next('session.snapshot');
+    await here.request('DELETE', path(id));
+    expect(await opened.ended).not.toContain('retry:');
+    expect((await stream(here, id)).status).toBe(404);
+  });
+
+  describe.each([
+    ['here', () => here],
+    ['on another replica', () => there],
+    ['where no notification is heard', () => deaf],
+  ] as const)('opened %s', (_, at) => {
+    test('tells of a wake with its notice, its count and its item', async () => {
+      const parent = freshId('parent');
+      await here.request('PUT', path(parent), { inbox: 'open' });
+      const opened = await stream(at(), parent);
+      await opened.next('session.snapshot');
+      const { itemId } = await deliverTo(here, parent);
+      expect(await opened.next('inbox.wake')).toEqual({
+        event: 'inbox.wake',
+        data: {
+          pending: 1,
+          notice:
+            '[System: sub-agent reviewer/reviewer finished (completed) — ' +
+            '1 result waiting in inbox. Call sys_read_inbox to collect.]',
+          item_id: itemId,
+        },
+      });
+    });
+
+    test('tells of the status, and of children that come and change', async () => {
+      const [parent, child] = [freshId('parent'), freshId('child')];
+      await here.request('PUT', path(parent), { inbox: 'open' });
+      const opened = await stream(at(), parent);
+      await opened.next('session.snapshot');
+      await describeChild(here, parent, child);
+      expect(await opened.next('session.created')).toMatchObject({
+        data: { id: child, parent_session_id: parent, busy: false },
+      });
+      await says(here, child, { status: 'running' });
+      expect(await opened.next('session.child_session.updated')).toMatchObject({
+        data: { id: child, object: 'child_session', busy: true },
+      });
+      await says(here, parent, { status: 'running', background_task_count: 2 });
+      expect(await opened.next('session.status')).toEqual({
+        event: 'session.status',
+        data: {
+          status: 'running',
+          busy: true,
+          background_task_count: 2,
+          blocked_on: null,
+          last_task_error: null,
+        },
+      });
+      await reportIdle(here, child);
+      expect(await opened.next('session.child_session.updated')).toMatchObject({
+        data: { id: child, busy: false, current_task_status: 'completed' },
+      });
+    });
+  });
+
+  test('goes on with the inbox of the session that its own goes on as', async () => {
+    const [before, after] = [freshId('before'), freshId('after')];
+    await here.request('PUT', path(before), { inbox: 'open' });
+    await here.request('PUT', path(after), {});
+    const opened = await stream(there, before);
+    await opened.next('session.snapshot');
+    await here.request('PUT', path(before), { continued_as: after });
+    await deliverTo(here, after);
+    expect(await opened.next('inbox.wake')).toMatchObject({ data: { pending: 1 } });
+  });
+
+  test('shows that it lives, and renews the lease of its viewer', async () => {
+    const id = freshId();
+    const viewer = await attach(here, id);
+    const opened = await stream(here, id, `?viewer_id=${viewer}`);
+    await opened.next('session.snapshot');
+    await database.sql`
+      update viewers set renewed_at = renewed_at - interval '50 seconds'
+      where viewer_id = ${viewer}`;
+    const before = await renewedAt(viewer);
+    await here.resources.streams.ping();
+    await expect.poll(() => opened.comments()).toBe(1);
+    expect(await renewedAt(viewer)).toBeGreaterThan(before);
+  });
+
+  test('is refused to a viewer whose lease has run out', async () => {
+    const id = freshId();
+    const viewer = await attach(here, id);
+    await forgetLease(database.sql, viewer);
+    expect((await stream(here, id, `?viewer_id=${viewer}`)).status).toBe(404);
+  });
+
+  test('is ended on drain, whole and with the time after which to come back', async () => {
+    const service = await startService(database);
+    const opened = await stream(service, freshId());
+    await opened.next('session.snapshot');
+    const stopping = service.stop({ drainMs: 200 });
+    expect(await opened.ended).toMatch(/\n\nretry: \d+\n\n$/);
+    await stopping;
+  });
+
+  test('is cut off for a reader that does not read', async () => {
+    const parent = freshId('parent');
+    await here.request('PUT', path(parent), { title: 'x', inbox: 'open' });
+    const slow = connect(Number(new URL(here.url).port), '127.0.0.1');
+    await once(slow, 'connect');
+    slow.pause();
+    slow.write(`GET ${path(parent)}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n`);
+    const before = here.resources.streams.count();
+    await expect.poll(() => here.resources.streams.count()).toBe(before + 1);
+    const [child] = [freshId('child')];
+    await describeChild(here, parent, child);
+    for (let n = 0; here.resources.streams.count() > before && n < 400; n += 1) {
+      // Each update shows the whole title to the parent.
+      await here.request('PUT', path(child), { title: `${n}:${'t'.repeat(100_000)}` });
+    }
+    expect(here.resources.streams.count()).toBe(before);
+    slow.destroy();
+  });
+});
+
+async function renewedAt(viewer: string): Promise<number> {
+  const [row] = await database.sql<{ at: Date }[]>`
+    select renewed_at as at from viewers where viewer_id = ${viewer}`;
+  return Number(row?.at);
+}
