@@ -131,7 +131,7 @@ function stallOf(said: DelegationBody['stall']): StallSettings | null {
 }
 
 function channelOf(said: DelegationBody['channel']): DeclaredChannel | null {
-  return said == null ? null : (sayings(said) as DeclaredChannel);
+  return said == null ? null : sayings(said);
 }
 
 /** What of the request answers repeat, besides what has a place of its own. */

@@ -21,6 +21,9 @@ const inbox = (parent: string) => inboxOf(service, { parent });
 const done = (child: string, result: object = {}, report: object = {}) =>
   reportIdle(service, child, { result, ...report });
 
+const idsOf = (page: { data: { delegation_id: string }[] }) =>
+  page.data.map((row) => row.delegation_id);
+
 interface Dispatched {
   parent: string;
   id: string;
@@ -54,6 +57,21 @@ async function ended(results: object[], said: object = {}) {
   for (const [at, child] of call.children.entries()) await done(child, results[at]);
   const [item] = await inbox(call.parent);
   return { ...call, item };
+}
+
+/** The way by which a call's results come back. */
+async function modeOf(said: object, session?: object): Promise<string> {
+  const parent = freshId('parent');
+  if (session) await put(parent, { channel: session });
+  const answer = await post(parent, { tasks: [{ goal: 'x' }], ...said }, { prefer: 'wait=0' });
+  expect(answer.status).toBe(202);
+  return answer.body.mode;
+}
+
+async function pruneAll(): Promise<void> {
+  let cursor: Parameters<typeof prune>[1] = null;
+  do cursor = (await prune(service.resources, cursor)).cursor;
+  while (cursor !== null);
 }
 
 describe('a call', () => {
@@ -316,14 +334,6 @@ describe('a call', () => {
 });
 
 describe('the way by which results come back', () => {
-  const modeOf = async (said: object, session?: object) => {
-    const parent = freshId('parent');
-    if (session) await put(parent, { channel: session });
-    const answer = await post(parent, { tasks: [{ goal: 'x' }], ...said }, { prefer: 'wait=0' });
-    expect(answer.status).toBe(202);
-    return answer.body.mode;
-  };
-
   test.each([
     ['nothing said', {}, undefined, 'background'],
     [
@@ -835,8 +845,6 @@ describe('what can be seen of a delegation', () => {
     const parent = freshId('parent');
     const ids: string[] = [];
     for (let n = 0; n < 5; n += 1) ids.unshift((await dispatched(['x'], {}, parent)).id);
-    const idsOf = (page: { data: { delegation_id: string }[] }) =>
-      page.data.map((row) => row.delegation_id);
     const first = await list(parent, '?limit=2');
     expect(idsOf(first)).toEqual(ids.slice(0, 2));
     expect(first).toMatchObject({ has_more: true, last_id: ids[1] });
@@ -879,12 +887,6 @@ describe('what outlives the service', () => {
 
 describe('retention', () => {
   const DAY_MS = 86_400_000;
-
-  async function pruneAll(): Promise<void> {
-    let cursor: Parameters<typeof prune>[1] = null;
-    do cursor = (await prune(service.resources, cursor)).cursor;
-    while (cursor !== null);
-  }
 
   test('keeps what lives or is unread, and the newest fifty of a parent', async () => {
     const parent = freshId('parent');

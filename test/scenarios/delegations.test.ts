@@ -43,7 +43,7 @@ describe('capacity', () => {
       const parent = freshId('parent');
       const call = { tasks: tasksOf(1), max_concurrent: 1 };
       const answers = await Promise.all([post(one, parent, call), post(two, parent, call)]);
-      expect(answers.map((answer) => answer.status).toSorted()).toEqual([202, 429]);
+      expect(new Set(answers.map((answer) => answer.status))).toEqual(new Set([202, 429]));
     }
   });
 
