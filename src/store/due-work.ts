@@ -13,15 +13,17 @@ export interface DueWork {
   heartbeats: Heartbeats | null;
 }
 
-/**
- * The entries whose bound has passed, longest first: costs what is due, not what is alive. The
- * heartbeats are one look-up by key each, and cannot be planned otherwise.
- */
+/** The entries whose bound has passed, longest first: costs what is due, not what is alive. */
 export async function selectDueWork(
   db: Queryable,
   page: { now: number; limit: number },
 ): Promise<DueWork[]> {
-  return await db.execute<DueWork & Record<string, unknown>>(sql`
+  return await db.execute<DueWork & Record<string, unknown>>(dueWork(page));
+}
+
+/** The statement: the heartbeats are one look-up by key each, and cannot be planned otherwise. */
+export function dueWork(page: { now: number; limit: number }) {
+  return sql`
     select w.tenant_id as "tenantId", w.work_id as "workId", w.child_session_id as "sessionId",
       w.model, w.interrupt_reason as "interruptReason",
       json_build_object('status', w.status, 'createdAt', ${ms(sql`w.created_at`)},
@@ -42,7 +44,7 @@ export async function selectDueWork(
       select * from heartbeats q
       where q.tenant_id = w.tenant_id and q.child_session_id = w.child_session_id
         and q.work_id = w.work_id limit 1
-    ) h on true`);
+    ) h on true`;
 }
 
 function ms(column: ReturnType<typeof sql>) {
