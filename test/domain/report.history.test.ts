@@ -445,6 +445,26 @@ describe('text from upstream', () => {
       ['one', ''],
     ],
     [
+      'is not delivered again by the next turn',
+      [dispatched, upstreamHas('one', 'm1'), idle(null, 'r1'), dispatched, idle(null, 'r2')],
+      'delivered',
+      ['one', ''],
+    ],
+    [
+      'is found late by a turn that was closed by a duplicate without text',
+      [
+        dispatched,
+        upstreamHas('one', 'm1'),
+        idle(),
+        dispatched,
+        idle(),
+        upstreamHas('two', 'm2'),
+        idle(),
+      ],
+      'delivered',
+      ['one', '', 'two'],
+    ],
+    [
       'is delivered once it is another message, of the same wording',
       [
         dispatched,
