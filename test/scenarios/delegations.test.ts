@@ -19,6 +19,7 @@ afterAll(async () => await two.stop());
 /** So long the races of a test may take. */
 const RACES_MS = 20_000;
 
+const startProcessHere = () => startProcess({ env: { DATABASE_URL: database.url } });
 const either = (n: number) => (n % 2 === 0 ? one : two);
 const tasksOf = (count: number) =>
   Array.from({ length: count }, (_, at) => ({ goal: `goal ${at}` }));
@@ -173,8 +174,6 @@ test('a report that the database did not take is landed by its next try, and the
 });
 
 describe('a service that is killed', () => {
-  const start = () => startProcess({ env: { DATABASE_URL: database.url } });
-
   test("at any moment of a child's report leaves its result, or a report to repeat", async () => {
     const until = performance.now() + RACES_MS;
     for (let round = 0; round < 6 && performance.now() < until; round += 1) {
@@ -183,7 +182,7 @@ describe('a service that is killed', () => {
         tasks: tasksOf(5),
         independent_completions: true,
       });
-      const process = await start();
+      const process = await startProcessHere();
       const reports = children.map((child) =>
         reportIdle(process, child, { output: `of ${child}` }).catch(() => null),
       );
@@ -202,7 +201,7 @@ describe('a service that is killed', () => {
   });
 
   test('leaves what was dispatched, and its children report to the next one', async () => {
-    const process = await start();
+    const process = await startProcessHere();
     const parent = freshId('parent');
     const answer = await post(process, parent, { tasks: tasksOf(2) });
     await process.kill('SIGKILL');
