@@ -329,7 +329,8 @@ function loadReports(
           'state', k.state, 'status', k.status, 'outcome', k.outcome,
           'responseId', k.response_id, 'workId', k.work_id, 'tries', k.tries) end as parked,
         r.tenant_id, r.terminal, coalesce(p.tip_session_id, p.id) as inbox_id,
-        p.deleted_at is not null or t.deleted_at is not null as inbox_deleted,
+        case when t.id is null then p.deleted_at else t.deleted_at end is not null
+          as inbox_deleted,
         case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
           else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
         case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
