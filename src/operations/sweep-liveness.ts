@@ -205,11 +205,12 @@ async function judgeLeases(resources: Resources, seen: Watch, now: number): Prom
   let room = DUE_MAX;
   for (const lease of leases) {
     if (!isLeaseOver(lease, seen, now)) continue;
+    const { found, unsettled } = await endChildrenOf(resources, lease, { now, limit: room });
+    if (unsettled > 0) return false;
+    room -= found;
     if (room === 0) return true;
-    const ended = await endChildrenOf(resources, lease, { now, limit: room });
-    room -= ended;
   }
-  return room === 0;
+  return false;
 }
 
 /** Ends the children of a lost runner, and takes note of the loss when there are no more of them. */
@@ -217,7 +218,7 @@ async function endChildrenOf(
   resources: Resources,
   lease: Lease,
   { now, limit }: { now: number; limit: number },
-): Promise<number> {
+): Promise<{ found: number; unsettled: number }> {
   const { tenantId } = lease;
   const page = { ...lease, limit };
   const children = await resources.database.run((db) => selectLiveWorkOfRunner(db, page));
@@ -226,7 +227,7 @@ async function endChildrenOf(
   if (children.length < limit && unsettled === 0) {
     await resources.database.run((db) => markLost(db, { ...lease, now }));
   }
-  return children.length;
+  return { found: children.length, unsettled };
 }
 
 function lostEnd(tenantId: string, child: LiveWorkOfRunner): End {

@@ -58,7 +58,7 @@ export function newModel(now: number): Model {
   return { now, watchedSince: now, tasks: [], leases: new Map(), items: new Map() };
 }
 
-export function isLive({ status }: Task): boolean {
+function isLive({ status }: Task): boolean {
   return ['launching', 'running', 'cancelling', 'stalling'].includes(status);
 }
 
