@@ -138,18 +138,19 @@ test('the viewers of a deleted session are gone, and none of them is there in th
   expect((await service.request('PUT', `${path(id)}/viewers/${viewer}`)).status).toBe(404);
 });
 
-describe('what a result is to its parent', () => {
-  const dispositionOf = async (parent: string, itemId: string) => {
-    const answer = await service.request('GET', `${path(parent)}/inbox/${itemId}`);
-    return answer.body.disposition;
-  };
-  const parentOn = async (kind: string | null) => {
-    const parent = freshId('parent');
-    const channel = kind === null ? {} : { channel: { kind } };
-    await describeSession(parent, { ...channel, inbox: 'open' });
-    return parent;
-  };
+const dispositionOf = async (parent: string, itemId: string) => {
+  const answer = await service.request('GET', `${path(parent)}/inbox/${itemId}`);
+  return answer.body.disposition;
+};
 
+const parentOn = async (kind: string | null) => {
+  const parent = freshId('parent');
+  const channel = kind === null ? {} : { channel: { kind } };
+  await describeSession(parent, { ...channel, inbox: 'open' });
+  return parent;
+};
+
+describe('what a result is to its parent', () => {
   test.each(['cli', 'tui', 'desktop'])('a note in a %s session that nobody views', async (kind) => {
     const parent = await parentOn(kind);
     const { itemId } = await deliverTo(service, parent);

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { Webhook } from 'standardwebhooks';
 import { describe, expect, test } from 'vitest';
 import { useDatabase } from '../support/database.ts';
@@ -237,10 +238,8 @@ describe('a receiver that', () => {
   });
 
   test('takes long to answer is called once, and other results wait for it', async () => {
-    let answer = (_: number): void => {};
-    const slow = new Promise<number>((resolve) => {
-      answer = resolve;
-    });
+    const patience = new AbortController();
+    const slow = once(patience.signal, 'abort').then(() => 204);
     const { parent, at } = await wokenParent({}, slow);
     await deliverTo(service, parent);
     await receiver.received(at, 1);
@@ -248,7 +247,7 @@ describe('a receiver that', () => {
     await service.resources.wakes.idle();
     await service.resources.webhooks.sendDue();
     expect(receiver.calls(at)).toHaveLength(1);
-    answer(204);
+    patience.abort();
     await expect.poll(() => onTheWay(parent)).toBe(0);
     expect(receiver.calls(at)).toHaveLength(1);
   });
