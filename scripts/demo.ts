@@ -256,7 +256,7 @@ function report(byChild: Map<string, ReadItem[]>, parents: string[]): number {
   let wrong = 0;
   console.log(`\n${'forwarder'.padEnd(42)} ${'read as'.padEnd(10)} once in ${FLEETS} fleets`);
   for (const [at, turn] of TURNS.entries()) {
-    let once = 0;
+    let right = 0;
     for (const parent of parents) {
       const items = byChild.get(childOf(parent, at)) ?? [];
       if (items.length === 0) lost += 1;
@@ -264,13 +264,13 @@ function report(byChild: Map<string, ReadItem[]>, parents: string[]): number {
       const [item] = items;
       const isRight = item?.status === turn.expected.status && item.output === turn.expected.output;
       if (items.length === 1 && !isRight) wrong += 1;
-      if (items.length === 1 && isRight) once += 1;
+      if (items.length === 1 && isRight) right += 1;
     }
-    console.log(`${turn.harness.padEnd(42)} ${turn.expected.status.padEnd(10)} ${once}`);
+    console.log(`${turn.harness.padEnd(42)} ${turn.expected.status.padEnd(10)} ${right}`);
   }
   const results = TURNS.length * parents.length;
   console.log(`\nevents sent    ${sent}`);
-  for (const [answer, count] of [...answers].toSorted()) {
+  for (const [answer, count] of [...answers].toSorted(([a], [b]) => (a < b ? -1 : 1))) {
     console.log(`  ${answer.padEnd(24)} ${count}`);
   }
   console.log(`results        ${results}`);

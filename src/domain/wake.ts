@@ -8,7 +8,7 @@ import { wakeNotice, type WakeSubject } from './notice.ts';
  */
 
 /** After how long a wake is first repeated; the delay then doubles. */
-export const FIRST_REPEAT_MS = 60_000;
+const FIRST_REPEAT_MS = 60_000;
 /** The longest delay between two of a wake's repetitions. */
 export const LONGEST_REPEAT_MS = 3_600_000;
 
@@ -188,11 +188,11 @@ function silently(state: WakeState, change: Partial<WakeState>): WakeStep {
 /** How often one announcement is tried, in all. */
 export const WEBHOOK_TRIES = 4;
 /** How long to wait after the first try; then twice as long after each. */
-export const FIRST_RETRY_MS = 500;
+const FIRST_RETRY_MS = 500;
 /** How long to wait at most, unless the receiver asks for more. */
-export const LONGEST_RETRY_MS = 4_000;
+const LONGEST_RETRY_MS = 4_000;
 /** A receiver that asks for more patience than this gets as much as this. */
-export const LONGEST_RETRY_AFTER_MS = 60_000;
+const LONGEST_RETRY_AFTER_MS = 60_000;
 
 const RETRYABLE_CLIENT_ERRORS: ReadonlySet<number> = new Set([408, 409, 425, 429]);
 

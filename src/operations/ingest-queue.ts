@@ -18,9 +18,9 @@ const BATCH_MAX_CHARS = 8 * 1024 * 1024;
  */
 const FLUSHES_IN_FLIGHT = 2;
 /** How many reports wait at most; beyond it 503 `overloaded`. At 5,000/s that is two seconds. */
-export const QUEUE_MAX = 10_000;
+const QUEUE_MAX = 10_000;
 /** How much text waits at most: what bounds the memory that waiting reports take. */
-export const QUEUE_MAX_CHARS = 256 * 1024 * 1024;
+const QUEUE_MAX_CHARS = 256 * 1024 * 1024;
 /** A single report tries so often to get hold of rows that are locked elsewhere. */
 const SINGLE_TRIES = 5;
 

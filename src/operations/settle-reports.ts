@@ -53,7 +53,7 @@ export async function settleReports(
 }
 
 /** Fingerprint of a result: equal ones are repeats. */
-export function resultDigest(status: string, output: string): string {
+function resultDigest(status: string, output: string): string {
   return createHash('sha256').update(`${status}\n${output}`).digest('base64url');
 }
 
