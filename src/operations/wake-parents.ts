@@ -34,6 +34,8 @@ export type ParentEvent = WakeKey &
     | { kind: 'announcement_failed'; number: number }
   );
 
+/** So long results for a parent whose wake is pending are gathered. */
+const GATHER_MS = 500;
 /** One transaction steps so many parents. */
 const PARENTS_AT_A_TIME = 250;
 /** So many wait to be stepped at most; of others the sweep takes care. */
@@ -50,10 +52,15 @@ export interface WakeQueue {
   idle(): Promise<void>;
 }
 
-/** A queue over the resources that are handed in when the first event comes. */
+/**
+ * A queue over the resources that are handed in when the first event comes. A parent whose wake is
+ * pending hears of further results by it: they are gathered, and stepped together a little later.
+ */
 export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
   const waiting = new Map<string, ParentEvent[]>();
+  const pending = new Map<string, number>();
   let running: Promise<void> | null = null;
+  let hurry = () => {};
 
   function submit(events: readonly ParentEvent[]): void {
     for (const event of events) {
@@ -64,6 +71,7 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
       } else if (ofParent.at(-1)?.kind !== event.kind || event.kind === 'announcement_failed') {
         ofParent.push(event);
       }
+      if (event.kind !== 'delivered' || !pending.has(key)) hurry();
     }
     if (waiting.size > 0) running ??= run();
   }
@@ -72,28 +80,59 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
     // The caller's turn of the event loop comes first: it has answers to give.
     await Promise.resolve();
     while (waiting.size > 0) {
-      const some = [...waiting].slice(0, PARENTS_AT_A_TIME);
-      for (const [key] of some) waiting.delete(key);
-      try {
-        await stepParents(
-          resourcesOf(),
-          some.flatMap(([, events]) => events),
-        );
-      } catch (error) {
-        resourcesOf().log.warn({ err: error }, 'parents are woken later');
-      }
+      const some = takeDue();
+      if (some.length === 0) await pauseUnlessHurried(GATHER_MS);
+      else await step(some);
     }
     running = null;
+  }
+
+  function takeDue(): ParentEvent[] {
+    const gathersAfter = performance.now() - GATHER_MS;
+    for (const [key, steppedAt] of pending) if (steppedAt < gathersAfter) pending.delete(key);
+    const due: ParentEvent[] = [];
+    let parents = 0;
+    for (const [key, events] of waiting) {
+      if (parents === PARENTS_AT_A_TIME) break;
+      if (pending.has(key) && events.every(({ kind }) => kind === 'delivered')) continue;
+      waiting.delete(key);
+      due.push(...events);
+      parents += 1;
+    }
+    return due;
+  }
+
+  async function step(events: readonly ParentEvent[]): Promise<void> {
+    try {
+      const told = await stepParents(resourcesOf(), events);
+      for (const key of told) pending.set(idOf(key), performance.now());
+    } catch (error) {
+      resourcesOf().log.warn({ err: error }, 'parents are woken later');
+    }
+  }
+
+  function pauseUnlessHurried(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      timer.unref();
+      hurry = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
   }
 
   return { submit, idle: async () => await (running ?? Promise.resolve()) };
 }
 
-/** Steps the parents' wakes by these events, in their order, and announces what follows. */
+/**
+ * Steps the parents' wakes by these events, in their order, and announces what follows. Answers the
+ * parents whose wake is pending then.
+ */
 export async function stepParents(
   resources: Resources,
   events: readonly ParentEvent[],
-): Promise<void> {
+): Promise<WakeKey[]> {
   const now = resources.clock.now();
   const byParent = groupByParent(events);
   const keys = [...byParent.values()].flatMap((ofParent) => ofParent.slice(0, 1));
@@ -102,7 +141,7 @@ export async function stepParents(
     const begun = keys.filter((key) => byParent.get(idOf(key))?.some(mayBegin));
     if (begun.length > 0) await insertMissingWakes(tx, begun, NEVER_WOKEN);
     const rows = await lockWakes(tx, keys);
-    if (rows.length === 0) return { rows: [], calls: [] };
+    if (rows.length === 0) return { rows: [], calls: [], pending: [] };
     const inboxes = new Map(
       (await loadWakingInboxes(tx, rows, now)).map((inbox) => [idOf(inbox), inbox]),
     );
@@ -117,10 +156,15 @@ export async function stepParents(
       call === null ? [] : [{ ...call, id: resources.ids.next('wake') }],
     );
     if (calls.length > 0) await putWebhookWakes(tx, calls, now);
-    return { rows: stepped.filter(({ isTold }) => isTold).map(({ row }) => row), calls };
+    return {
+      rows: stepped.filter(({ isTold }) => isTold).map(({ row }) => row),
+      calls,
+      pending: stepped.filter(({ row }) => row.pending).map(({ row }) => row),
+    };
   });
   if (told.rows.length > 0) announceChanged(resources, told.rows);
   if (told.calls.length > 0) resources.webhooks.nudge();
+  return told.pending;
 }
 
 function groupByParent(events: readonly ParentEvent[]): Map<string, ParentEvent[]> {
