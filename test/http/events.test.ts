@@ -637,6 +637,18 @@ describe('4.4 duplicate, late, out of order', () => {
       [{ status: 'cancelled', output: 'partly' }],
     ],
     [
+      'DUP-05 stopped, then idle',
+      [
+        dispatches(),
+        async ({ service: at, child }) => {
+          const stop = { type: 'stop_session', data: {} };
+          expect((await at.request('POST', `${path(child)}/events`, stop)).status).toBe(202);
+        },
+        says(idle('x'), AGAIN),
+      ],
+      [{ status: 'cancelled', output: '[System: sub-agent stopped]' }],
+    ],
+    [
       'DUP-06 idle, running, idle in one dispatch: a follow-up',
       [
         dispatches(),

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { useDatabase } from '../support/database.ts';
 import { deliverTo, freshId, path } from '../support/delivery.ts';
 import { operationsOf, pathWith, sampleOf, type Operation } from '../support/document.ts';
@@ -21,7 +21,7 @@ let values: Record<string, string>;
 
 beforeAll(async () => {
   proxy = await startFaultProxy(database.url);
-  service = await startService({ url: proxy.url });
+  service = await startService({ url: proxy.url }, { env: { WEBHOOK_ALLOW_PRIVATE: 'true' } });
   operations = operationsOf((await service.request('GET', '/openapi.json')).body);
   values = await whatIsThere();
 });
@@ -30,6 +30,16 @@ afterAll(async () => {
   await service.stop();
   await proxy.close();
 });
+
+beforeEach(recover);
+
+/** The database can be reached, and the service has noticed. */
+async function recover(): Promise<void> {
+  await proxy.set('pass');
+  await expect
+    .poll(async () => (await service.request('GET', '/readyz')).status, { timeout: 15_000 })
+    .toBe(200);
+}
 
 /** One of each thing that a path can name. */
 async function whatIsThere(): Promise<Record<string, string>> {
@@ -60,6 +70,7 @@ function bodyOf({ id, body }: Operation): unknown {
   if (id === 'postEvent') return terminal();
   if (id === 'postSession') return { session_id: freshId() };
   if (id === 'dispatchWork') return { child_session_id: freshId('child') };
+  if (id === 'putWebhook') return { url: 'http://127.0.0.1:9/' };
   return body === null ? undefined : sampleOf(body, 'required');
 }
 
@@ -101,10 +112,7 @@ describe.each<[string, Fault]>([
       expect(JSON.stringify(body)).not.toMatch(/postgres|127\.0\.0\.1|ECONN|57P03|53300|25006/i);
     }
 
-    await proxy.set('pass');
-    await expect
-      .poll(async () => (await service.request('GET', '/readyz')).status, { timeout: 15_000 })
-      .toBe(200);
+    await recover();
     for (const operation of inOrder(operations.filter((it) => it.method !== 'DELETE'))) {
       if (operation.streams) continue;
       const answer = await ask(operation);
