@@ -101,6 +101,16 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
   }
 }
 
+/** True if a delivery changes nothing: the parent was told, and is told again soon enough. */
+export function isCoalesced({ pending, repeatAt, repeatDelayMs }: WakeState, now: number): boolean {
+  return (
+    pending &&
+    repeatDelayMs === FIRST_REPEAT_MS &&
+    repeatAt !== null &&
+    repeatAt <= now + FIRST_REPEAT_MS
+  );
+}
+
 function delivered(state: WakeState, event: Extract<WakeEvent, { kind: 'delivered' }>): WakeStep {
   const { subject, disposition, wakes, pending, now } = event;
   if (disposition === 'note' || !wakes) return { state, announce: null };

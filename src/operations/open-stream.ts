@@ -5,7 +5,7 @@ import { insertStubs } from '../store/sessions.ts';
 import { renewViewer } from './renew-viewer.ts';
 import { createTurns } from './turns.ts';
 
-/** So many streams are open on one replica at most; each costs some 30 KB (docs/BENCHMARKS.md). */
+/** So many streams are open on one replica at most; each costs some 50 KB (bench/streams.ts). */
 const STREAMS_MAX = 10_000;
 /** So many are looked up at once: all clients of a replica that ended come to the others together. */
 const turns = createTurns(50);

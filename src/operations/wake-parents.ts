@@ -1,7 +1,13 @@
 import { itemId } from '../domain/item-id.ts';
 import type { WakeSubject } from '../domain/notice.ts';
 import { isBusy } from '../domain/session.ts';
-import { NEVER_WOKEN, stepWake, type Announcement, type WakeState } from '../domain/wake.ts';
+import {
+  isCoalesced,
+  NEVER_WOKEN,
+  stepWake,
+  type Announcement,
+  type WakeState,
+} from '../domain/wake.ts';
 import type { Resources } from '../resources.ts';
 import {
   commitWithoutWaiting,
@@ -9,6 +15,7 @@ import {
   loadWakingInboxes,
   lockWakes,
   selectUntoldParents,
+  selectWakes,
   selectWakesToRepeat,
   updateWakes,
   type LoadedWakingInbox,
@@ -60,7 +67,7 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
   const waiting = new Map<string, ParentEvent[]>();
   const pending = new Map<string, number>();
   let running: Promise<void> | null = null;
-  let hurry = () => {};
+  let hurry: (() => void) | null = null;
 
   function submit(events: readonly ParentEvent[]): void {
     for (const event of events) {
@@ -71,7 +78,7 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
       } else if (ofParent.at(-1)?.kind !== event.kind || event.kind === 'announcement_failed') {
         ofParent.push(event);
       }
-      if (event.kind !== 'delivered' || !pending.has(key)) hurry();
+      if (event.kind !== 'delivered' || !pending.has(key)) hurry?.();
     }
     if (waiting.size > 0) running ??= run();
   }
@@ -135,7 +142,9 @@ export async function stepParents(
 ): Promise<WakeKey[]> {
   const now = resources.clock.now();
   const byParent = groupByParent(events);
+  await leaveOutCoalesced(resources, byParent, now);
   const keys = [...byParent.values()].flatMap((ofParent) => ofParent.slice(0, 1));
+  if (keys.length === 0) return;
   const told = await resources.database.transaction(async (tx) => {
     await commitWithoutWaiting(tx);
     const begun = keys.filter((key) => byParent.get(idOf(key))?.some(mayBegin));
@@ -165,6 +174,24 @@ export async function stepParents(
   if (told.rows.length > 0) announceChanged(resources, told.rows);
   if (told.calls.length > 0) resources.webhooks.nudge();
   return told.pending;
+}
+
+/**
+ * Leaves out parents to which something was delivered while a wake of theirs is pending: most, where
+ * there are many results. By a look without a lock: where the wake is cleared at this moment, that
+ * is by a turn that began, or an inbox that was emptied, after the delivery.
+ */
+async function leaveOutCoalesced(
+  resources: Resources,
+  byParent: Map<string, ParentEvent[]>,
+  now: number,
+): Promise<void> {
+  const onlyDelivered = [...byParent.values()]
+    .filter((events) => events.every(({ kind }) => kind === 'delivered'))
+    .flatMap((events) => events.slice(0, 1));
+  if (onlyDelivered.length === 0) return;
+  const rows = await resources.database.run((db) => selectWakes(db, onlyDelivered));
+  for (const row of rows) if (isCoalesced(row, now)) byParent.delete(idOf(row));
 }
 
 function groupByParent(events: readonly ParentEvent[]): Map<string, ParentEvent[]> {

@@ -63,6 +63,16 @@ export async function insertMissingWakes(
     on conflict do nothing`);
 }
 
+/** The rows of these parents, those that there are, as they stand at this moment. */
+export async function selectWakes(db: Queryable, keys: readonly WakeKey[]): Promise<WakeRow[]> {
+  return await db.execute<WakeRow & Record<string, unknown>>(sql`
+    select w.* from ${keysOf(keys)} as k(tenant_id, session_id)
+    cross join lateral (
+      select ${columns} from wakes w
+      where w.tenant_id = k.tenant_id and w.session_id = k.session_id limit 1
+    ) w`);
+}
+
 /** Locks the rows of these parents, those that there are, in order. */
 export async function lockWakes(tx: Queryable, keys: readonly WakeKey[]): Promise<WakeRow[]> {
   return await tx.execute<WakeRow & Record<string, unknown>>(sql`
