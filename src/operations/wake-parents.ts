@@ -144,7 +144,7 @@ export async function stepParents(
   const byParent = groupByParent(events);
   await leaveOutCoalesced(resources, byParent, now);
   const keys = [...byParent.values()].flatMap((ofParent) => ofParent.slice(0, 1));
-  if (keys.length === 0) return;
+  if (keys.length === 0) return [];
   const told = await resources.database.transaction(async (tx) => {
     await commitWithoutWaiting(tx);
     const begun = keys.filter((key) => byParent.get(idOf(key))?.some(mayBegin));
