@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
-import { decide, type Decision, type Report } from '../domain/report.ts';
+import { decide } from '../domain/decide.ts';
+import type { Decision, Report } from '../domain/report.ts';
 import type { Resources } from '../resources.ts';
 import { lockAndLoad, type LoadedReport } from '../store/report-load.ts';
 import { batchStatements, type BatchWrites } from '../store/report-write.ts';

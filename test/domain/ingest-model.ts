@@ -1,18 +1,18 @@
 import { isBlank } from '../../src/domain/text.ts';
 import { isLive } from '../../src/domain/work.ts';
 import { outcomeOf, type ReportOutcome } from '../../src/domain/report-outcome.ts';
-import {
-  decide,
-  type Decision,
-  type ItemWrite,
-  type LateWrite,
-  type ParkWrite,
-  type Report,
-  type ReportedInbox,
-  type ReportedSession,
-  type ReportState,
-  type UpstreamText,
-  type WorkState,
+import { decide } from '../../src/domain/decide.ts';
+import type {
+  Decision,
+  ItemWrite,
+  LateWrite,
+  ParkWrite,
+  Report,
+  ReportedInbox,
+  ReportedSession,
+  ReportState,
+  UpstreamText,
+  WorkState,
 } from '../../src/domain/report.ts';
 import { aContext, anInbox, aReport, aSession, aWork } from './situations.ts';
 

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { FAILED_WITHOUT_TEXT, type Report } from '../../src/domain/report.ts';
+import type { Report } from '../../src/domain/report.ts';
+import { FAILED_WITHOUT_TEXT } from '../../src/domain/result-output.ts';
 import {
   aModel,
   current,

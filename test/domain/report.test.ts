@@ -2,14 +2,14 @@ import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { INTERRUPTED_OUTPUT } from '../../src/domain/item-text.ts';
 import { isBlank } from '../../src/domain/text.ts';
-import {
-  decide,
-  FAILED_WITHOUT_TEXT,
-  type DecideContext,
-  type Decision,
-  type Report,
-  type ReportState,
-  type UpstreamText,
+import { decide } from '../../src/domain/decide.ts';
+import { FAILED_WITHOUT_TEXT } from '../../src/domain/result-output.ts';
+import type {
+  DecideContext,
+  Decision,
+  Report,
+  ReportState,
+  UpstreamText,
 } from '../../src/domain/report.ts';
 import { outcomeOf } from '../../src/domain/report-outcome.ts';
 import {

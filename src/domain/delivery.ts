@@ -1,0 +1,178 @@
+import {
+  resultFromReport,
+  secondsBetween,
+  taskResult,
+  type TaskEnd,
+  type TaskResult,
+} from './delegation.ts';
+import { responseIdOf } from './reported-turn.ts';
+import type {
+  DecideContext,
+  Decision,
+  ItemWrite,
+  Report,
+  ReportedInbox,
+  ReportedSession,
+  ReportState,
+  TaskOf,
+  WorkState,
+  WorkWrite,
+} from './report.ts';
+import { changed, ranSinceNow } from './session-change.ts';
+import { isBlank } from './text.ts';
+import type { Turn } from './turn.ts';
+import { isLive, labelFromSnapshot, OUTCOMES, type EndedStatus, type Outcome } from './work.ts';
+
+/* What a result that can be delivered writes: an item, or a task's result for its unit to join. */
+
+/** A result that is to be delivered, and what it was found to be. */
+export interface Delivery {
+  turn: Turn;
+  status: EndedStatus;
+  output: string;
+  provisional: boolean;
+  inbox: ReportedInbox;
+  fromText: boolean;
+  messageId: string | null;
+}
+
+/** Ends the turn with the result, or follows the one before. */
+export function deliver(
+  report: Report,
+  state: ReportState,
+  session: ReportedSession,
+  context: DecideContext,
+  delivery: Delivery,
+): Decision {
+  const entry = delivery.turn.work ?? rebuilt(report, session, context);
+  const revision = entry.revision + 1;
+  const work: WorkWrite = {
+    ...entry,
+    status: delivery.status,
+    endedAt: context.now,
+    revision,
+    lastItemSeq: entry.task ? null : context.itemSeq,
+    result: entry.task && taskResultOf(report, entry, entry.task, delivery, context.now),
+    interrupt: null,
+    mayStillRun: isSaidInPlace(report, delivery.status),
+    resultDigest: context.digest(delivery.status, delivery.output),
+    resultResponseId: responseIdOf(report, state),
+    provisional: delivery.provisional,
+    awaitsText: delivery.status === 'completed' && isBlank(delivery.output),
+    upstreamMessageId: delivery.messageId ?? entry.upstreamMessageId,
+  };
+  const item: ItemWrite | null = entry.task
+    ? null
+    : {
+        sessionId: delivery.inbox.sessionId,
+        seq: context.itemSeq,
+        source: `work:${entry.workId}:${revision}`,
+        type: 'sub_agent',
+        workId: entry.workId,
+        childSessionId: report.sessionId,
+        agent: entry.agent,
+        title: entry.title,
+        status: delivery.status,
+        output: delivery.output,
+        details: null,
+        disposition: delivery.inbox.disposition,
+        wakes: true,
+        recovered: entry.recovered,
+        followsSeq: entry.lastItemSeq,
+        revision,
+        responseId: work.resultResponseId,
+        createdBy: entry.createdBy,
+        traceparent: report.traceparent,
+        deliveredAt: context.now,
+      };
+  const change = changed(report, state, session, {
+    currentWorkId: state.work === null ? entry.workId : session.currentWorkId,
+    ranSinceResult: ranSinceNow(report, state, session),
+  });
+  const usesText = state.named === null && leavesTextBehind(report, state, delivery);
+  return { kind: 'deliver', work, item, usesText, session: change };
+}
+
+/** The text kept here came before this result: it is none of the next. */
+function leavesTextBehind(report: Report, { text }: ReportState, { fromText }: Delivery): boolean {
+  switch (report.origin.kind) {
+    case 'forwarder':
+      return text !== null;
+    case 'parked':
+      return fromText;
+    case 'late_text':
+      return true;
+    case 'end':
+    case 'interrupt':
+      return false;
+  }
+}
+
+/** The task's result: what its child says of it, or what is said in its place. */
+function taskResultOf(
+  report: Report,
+  entry: WorkState,
+  task: TaskOf,
+  { status, output }: Delivery,
+  now: number,
+): TaskResult {
+  const durationSeconds = secondsBetween(entry.createdAt, now);
+  const { workId, childSessionId: sessionId } = entry;
+  const of = { taskIndex: task.taskIndex, sessionId, workId, durationSeconds };
+  return taskResult(of, taskEndOf(report, entry, task, status, output));
+}
+
+/** The service itself ended the turn; also when it could only park that at first. */
+function isSaidInPlace({ origin }: Report, status: EndedStatus): boolean {
+  return origin.kind === 'end' || ['stalled', 'timeout', 'unknown'].includes(status);
+}
+
+function taskEndOf(
+  report: Report,
+  entry: WorkState,
+  task: TaskOf,
+  status: EndedStatus,
+  output: string,
+): TaskEnd {
+  if (report.origin.kind === 'end') return report.origin.task;
+  if (isSaidInPlace(report, status)) return report.result as unknown as TaskEnd;
+  return resultFromReport({
+    ...task,
+    reportStatus: report.status === 'failed' ? 'failed' : 'idle',
+    outcome: outcomeSaid(report.outcome),
+    output,
+    result: report.result,
+    workStatus: isLive(entry.status) ? entry.status : 'running',
+  });
+}
+
+function outcomeSaid(outcome: EndedStatus | null): Outcome | null {
+  return OUTCOMES.find((known) => known === outcome) ?? null;
+}
+
+/** A work entry made from the child's snapshot, where none is there. */
+export function rebuilt(
+  report: Report,
+  session: ReportedSession,
+  context: DecideContext,
+): WorkState {
+  return {
+    ...labelFromSnapshot(session),
+    workId: context.workId,
+    parentSessionId: session.parentSessionId ?? '',
+    childSessionId: report.sessionId,
+    createdBy: null,
+    recovered: true,
+    status: 'running',
+    createdAt: context.now,
+    revision: 0,
+    lastItemSeq: null,
+    formerDigest: null,
+    resultDigest: null,
+    resultResponseId: null,
+    provisional: false,
+    awaitsText: false,
+    upstreamMessageId: null,
+    task: null,
+  };
+}
