@@ -142,9 +142,9 @@ export async function stepParents(
 ): Promise<WakeKey[]> {
   const now = resources.clock.now();
   const byParent = groupByParent(events);
-  await leaveOutCoalesced(resources, byParent, now);
+  const coalesced = await leaveOutCoalesced(resources, byParent, now);
   const keys = [...byParent.values()].flatMap((ofParent) => ofParent.slice(0, 1));
-  if (keys.length === 0) return [];
+  if (keys.length === 0) return coalesced;
   const told = await resources.database.transaction(async (tx) => {
     await commitWithoutWaiting(tx);
     const begun = keys.filter((key) => byParent.get(idOf(key))?.some(mayBegin));
@@ -173,7 +173,7 @@ export async function stepParents(
   });
   if (told.rows.length > 0) announceChanged(resources, told.rows);
   if (told.calls.length > 0) resources.webhooks.nudge();
-  return told.pending;
+  return [...coalesced, ...told.pending];
 }
 
 /**
@@ -185,13 +185,15 @@ async function leaveOutCoalesced(
   resources: Resources,
   byParent: Map<string, ParentEvent[]>,
   now: number,
-): Promise<void> {
+): Promise<WakeKey[]> {
   const onlyDelivered = [...byParent.values()]
     .filter((events) => events.every(({ kind }) => kind === 'delivered'))
     .flatMap((events) => events.slice(0, 1));
-  if (onlyDelivered.length === 0) return;
+  if (onlyDelivered.length === 0) return [];
   const rows = await resources.database.run((db) => selectWakes(db, onlyDelivered));
-  for (const row of rows) if (isCoalesced(row, now)) byParent.delete(idOf(row));
+  const coalesced = rows.filter((row) => isCoalesced(row, now));
+  for (const row of coalesced) byParent.delete(idOf(row));
+  return coalesced;
 }
 
 function groupByParent(events: readonly ParentEvent[]): Map<string, ParentEvent[]> {
