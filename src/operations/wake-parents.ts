@@ -50,7 +50,8 @@ const PARENTS_MAX = 20_000;
 /** An item that was delivered so long ago has been stepped, or never will be by who delivered it. */
 const STEPPED_WITHIN_MS = 5_000;
 const REPEATS_AT_A_TIME = 500;
-const SWEPT_AT_A_TIME = 500;
+/** The sweep is a backstop that never ends: some hundredths of a core, however many inboxes. */
+const SWEPT_AT_A_TIME = 2_000;
 
 export interface WakeQueue {
   /** Takes note of what has been committed; never throws. */

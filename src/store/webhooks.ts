@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
 import { webhooks } from './schema.ts';
 
@@ -156,16 +156,4 @@ export async function retryWebhookWake(
       with_created_by = ${wake.withCreatedBy}
     where tenant_id = ${wake.tenantId} and session_id = ${wake.sessionId} and id = ${wake.id}
       and tries = ${wake.tries}`);
-}
-
-/** Whether the session has a webhook; null: it has none. */
-export async function selectWebhook(
-  db: Queryable,
-  of: WebhookOf,
-): Promise<{ url: string; format: string } | null> {
-  const rows = await db
-    .select({ url: webhooks.url, format: webhooks.format })
-    .from(webhooks)
-    .where(and(eq(webhooks.tenantId, of.tenantId), eq(webhooks.sessionId, of.sessionId)));
-  return rows[0] ?? null;
 }

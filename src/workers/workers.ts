@@ -53,7 +53,7 @@ export function startWorkers(resources: Resources): Schedule {
       WAKES_INTERVAL_MS,
       async () => {
         untoldAfter = await sweepUntold(resources, untoldAfter);
-        return untoldAfter !== null;
+        return false;
       },
       log,
     ),

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { END_REASONS } from '../../src/domain/closing.ts';
+import { sweepViewers } from '../../src/operations/detach-viewer.ts';
 import { useDatabase } from '../support/database.ts';
 import { deliverTo, freshId, path } from '../support/delivery.ts';
 import { attach, forgetLease, leave } from '../support/viewers.ts';
@@ -114,6 +115,19 @@ describe('leaving', () => {
     await attach(service, id);
     expect(await sessionOf(id)).toMatchObject({ closed_at: null, end_reason: null });
   });
+});
+
+test('a lease that runs out is a detach without a reason', async () => {
+  const id = freshId();
+  await describeSession(id);
+  const [dead, alive] = [await attach(service, id), await attach(service, id)];
+  await forgetLease(database.sql, dead);
+  await sweepViewers(service.resources);
+  const left = await database.sql`select viewer_id from viewers where session_id = ${id}`;
+  expect(left).toEqual([{ viewer_id: alive }]);
+  await forgetLease(database.sql, alive);
+  await sweepViewers(service.resources);
+  expect(await sessionOf(id)).toMatchObject({ closed_at: null });
 });
 
 test('the viewers of a session go on with it', async () => {

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { announceDelivered } from '../../src/operations/announce.ts';
 import { useDatabase } from '../support/database.ts';
 import { freshId } from '../support/delivery.ts';
-import { useService } from '../support/service.ts';
+import { startService, useService } from '../support/service.ts';
 
 const database = useDatabase();
 const here = useService(database);
@@ -67,4 +67,15 @@ describe('what is announced here', () => {
     };
     expect(() => announceDelivered(broken, inboxes(1))).not.toThrow();
   });
+});
+
+test('a replica listens where it is told to, past what its statements go through', async () => {
+  const direct = new URL(database.url);
+  direct.searchParams.set('application_name', 'past_the_pooler');
+  const service = await startService(database, { env: { LISTEN_DATABASE_URL: direct.href } });
+  const listeners = await database.sql`
+    select query from pg_stat_activity where application_name = 'past_the_pooler'`;
+  expect(listeners).toHaveLength(1);
+  expect(listeners[0]?.['query']).toMatch(/^listen |^select 1/);
+  await service.stop();
 });
