@@ -17,13 +17,14 @@ import { naiveRoutes } from './naive.ts';
 /*
  * How fast reports are taken in: the real route against a no-op behind the same middleware and
  * against the obvious implementation, in one run on one machine, with default durability. Every run
- * is checked by counting rows. Set BENCH_REPORTS for longer or shorter runs.
+ * is checked by counting rows. Set BENCH_REPORTS for longer or shorter
+ * runs, BENCH_CONNECTIONS (1,16,64,256) for some of them.
  */
 
 const REPORTS = Number(process.env['BENCH_REPORTS'] ?? 20_000);
 const PARENTS = 200;
 const OUTPUT = 'The result of this sub-agent is a sentence like any other. '.repeat(4);
-const CONNECTIONS = [1, 16, 64, 256];
+const CONNECTIONS = (process.env['BENCH_CONNECTIONS'] ?? '1,16,64,256').split(',').map(Number);
 
 const dataDir = await mkdtemp(join(tmpdir(), 'subagent-inbox-bench-'));
 const embedded = process.env['DATABASE_URL']
