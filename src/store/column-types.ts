@@ -50,7 +50,7 @@ export function instantToWire(value: unknown): string {
 }
 
 /** Epoch milliseconds from the text of a `timestamptz`; needs DateStyle ISO and TimeZone UTC. */
-export function instantFromWire(text: string): number {
+function instantFromWire(text: string): number {
   if (text === 'infinity') return Infinity;
   if (text === '-infinity') return -Infinity;
   const milliseconds = Date.parse(`${text.slice(0, 10)}T${text.slice(11, -3)}Z`);

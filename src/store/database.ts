@@ -11,7 +11,7 @@ import { meaningOf, StorageUnavailable } from './unavailable.ts';
 
 export type { Listener } from './listen.ts';
 export type { StoreLog } from './pool.ts';
-export { sqlStateMeanings, sqlStateOf, StorageUnavailable } from './unavailable.ts';
+export { StorageUnavailable } from './unavailable.ts';
 
 /**
  * Every access to PostgreSQL. Whatever the server or the network does, each call settles within its

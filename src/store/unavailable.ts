@@ -50,7 +50,7 @@ export class StorageUnavailable extends Error {
 export type SqlStateMeaning = 'retry' | 'reconnect' | 'unavailable';
 
 /** The one table of SQLSTATEs; a key of two characters stands for the rest of its class. */
-export const sqlStateMeanings: Readonly<Record<string, SqlStateMeaning>> = {
+const sqlStateMeanings: Readonly<Record<string, SqlStateMeaning>> = {
   '40001': 'retry', // serialization_failure
   '40P01': 'retry', // deadlock_detected
   '55P03': 'retry', // lock_not_available: lock_timeout, NOWAIT

@@ -43,7 +43,7 @@ export interface ParkedRow extends ParkWrite {
   of: string[];
 }
 
-export const PARK_AFTER_ATTEMPTS = 3;
+const PARK_AFTER_ATTEMPTS = 3;
 const ROUNDS_MAX = 8;
 
 export function aModel(set: Partial<Model> = {}): Model {
