@@ -47,14 +47,15 @@ export function deliver(
   const entry = delivery.turn.work ?? rebuilt(report, session, context);
   const revision = entry.revision + 1;
   const work: WorkWrite = {
-    ...entry,
-    status: delivery.status,
     endedAt: context.now,
-    revision,
-    lastItemSeq: entry.task ? null : context.itemSeq,
     result: entry.task && taskResultOf(report, entry, entry.task, delivery, context.now),
     interrupt: null,
     mayStillRun: isSaidInPlace(report, delivery.status),
+    // The members that it has already come last: new ones behind a spread cost microseconds.
+    ...entry,
+    status: delivery.status,
+    revision,
+    lastItemSeq: entry.task ? null : context.itemSeq,
     resultDigest: context.digest(delivery.status, delivery.output),
     resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
@@ -156,8 +157,10 @@ export function rebuilt(
   session: ReportedSession,
   context: DecideContext,
 ): WorkState {
+  const { agent, title } = labelFromSnapshot(session);
   return {
-    ...labelFromSnapshot(session),
+    agent,
+    title,
     workId: context.workId,
     parentSessionId: session.parentSessionId ?? '',
     childSessionId: report.sessionId,

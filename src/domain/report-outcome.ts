@@ -22,32 +22,26 @@ export interface ReportOutcome {
 
 /** The outcome that a committed decision stands for; refuses a work_id that is another child's. */
 export function outcomeOf(decision: Decision): ReportOutcome {
-  const nothing = { workId: null, itemId: null, reason: null, retryAfterSeconds: null };
   switch (decision.kind) {
     case 'status':
-      return { ...nothing, outcome: 'accepted' };
+      return told('accepted');
     case 'deliver':
-      return {
-        ...nothing,
-        outcome: 'delivered',
-        workId: decision.work.workId,
-        itemId: decision.item && itemId(decision.item.seq),
-      };
+      return told('delivered', decision.work.workId, decision.item && itemId(decision.item.seq));
     case 'already_delivered': {
       const { workId, lastItemSeq } = decision.work;
       const item = lastItemSeq === null ? null : itemId(lastItemSeq);
-      return { ...nothing, outcome: 'already_delivered', workId, itemId: item };
+      return told('already_delivered', workId, item);
     }
     case 'settled_elsewhere':
-      return { ...nothing, outcome: 'already_delivered' };
+      return told('already_delivered');
     case 'interrupt':
-      return { ...nothing, outcome: 'accepted', workId: decision.work.workId };
+      return told('accepted', decision.work.workId);
     case 'not_known':
       throw notFound('The session');
     case 'not_a_subagent':
-      return { ...nothing, outcome: 'not_a_subagent' };
+      return told('not_a_subagent');
     case 'parent_gone':
-      return { ...nothing, outcome: 'parent_gone' };
+      return told('parent_gone');
     case 'park':
       return {
         outcome: decision.answer,
@@ -63,4 +57,12 @@ export function outcomeOf(decision: Decision): ReportOutcome {
     case 'deliver_parked_first':
       throw new Error(`${decision.kind} is no outcome`);
   }
+}
+
+function told(
+  outcome: ReportOutcome['outcome'],
+  workId: string | null = null,
+  item: string | null = null,
+): ReportOutcome {
+  return { outcome, workId, itemId: item, reason: null, retryAfterSeconds: null };
 }

@@ -41,13 +41,19 @@ export function changed(
     !session.ranSinceResult &&
     (state.work?.status === 'completed' ||
       (state.parked !== null && isCompleted(state.parked.status, state.parked.outcome)));
+  const shown = showsNow ? applyReport(session, report, afterCompletion) : session;
   const next: SessionChange = {
-    ...(showsNow ? applyReport(session, report, afterCompletion) : session),
+    status: shown.status,
+    backgroundTaskCount: shown.backgroundTaskCount,
+    blockedOn: shown.blockedOn,
+    errorCode: shown.errorCode,
+    errorMessage: shown.errorMessage,
+    responseId: shown.responseId,
     currentWorkId: session.currentWorkId,
     lastReport: forwarded ? report.fingerprint : session.lastReport,
     ranSinceResult: session.ranSinceResult,
-    ...set,
   };
+  Object.assign(next, set);
   const same =
     sameState(session, next) &&
     next.currentWorkId === session.currentWorkId &&

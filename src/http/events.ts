@@ -31,19 +31,19 @@ const key = z
 /** Of a field that is "else ignored", anything that does not fit counts as absent. */
 const statusData = z.object({
   status: z.enum(['running', 'waiting', 'idle', 'failed']),
-  output: z.string().transform(storable).nullable().catch(null),
+  output: z.string().transform(storable).nullish().catch(null),
   response_id: key,
   work_id: key,
-  background_task_count: z.int().min(0).nullable().catch(null),
+  background_task_count: z.int().min(0).nullish().catch(null),
   blocked_on: z
     .string()
     .refine((name) => !isBlank(name))
     .transform(storable)
-    .nullable()
+    .nullish()
     .catch(null),
-  reauth_required: z.boolean().catch(false),
-  outcome: z.enum(['completed', 'failed', 'cancelled', 'interrupted']).nullable().catch(null),
-  result: jsonObject().nullable().catch(null),
+  reauth_required: z.boolean().nullish().catch(null),
+  outcome: z.enum(['completed', 'failed', 'cancelled', 'interrupted']).nullish().catch(null),
+  result: jsonObject().nullish().catch(null),
 });
 
 const itemData = z.object({
@@ -97,7 +97,7 @@ export function eventRoutes(resources: Resources) {
       const of = { tenantId: c.get('tenantId'), sessionId: id };
       switch (type) {
         case 'external_session_status':
-          return await answerStatus(c, resources, { ...of, ...statusOf(data) });
+          return await answerStatus(c, resources, statusEvent(c, id, data));
         case 'external_conversation_item':
           await receiveItem(resources, of, data);
           return c.json({ queued: false as const }, 202);
@@ -121,22 +121,23 @@ function unknownType(type: string): Refusal {
   return invalid('type', `Unknown event type: ${firstCodePoints(type, 100)}`);
 }
 
-function statusOf(
-  data: Record<string, unknown>,
-): Omit<StatusEvent, 'tenantId' | 'sessionId' | 'traceparent'> {
+function statusEvent(c: Context<Env>, id: string, data: Record<string, unknown>): StatusEvent {
   const parsed = statusData.safeParse(data);
   if (!parsed.success) throw invalidData(parsed.error);
   const said = parsed.data;
   return {
+    tenantId: c.get('tenantId'),
+    sessionId: id,
     status: said.status,
-    output: said.output,
+    output: said.output ?? null,
     responseId: said.response_id,
     workId: said.work_id,
-    backgroundTaskCount: said.background_task_count,
-    blockedOn: said.blocked_on,
-    reauthRequired: said.reauth_required,
-    outcome: said.outcome,
-    result: said.result,
+    backgroundTaskCount: said.background_task_count ?? null,
+    blockedOn: said.blocked_on ?? null,
+    reauthRequired: said.reauth_required ?? false,
+    outcome: said.outcome ?? null,
+    result: said.result ?? null,
+    traceparent: traceparentOf(c.req.header('traceparent')),
   };
 }
 
@@ -190,13 +191,8 @@ async function receiveItem(
   });
 }
 
-async function answerStatus(
-  c: Context<Env>,
-  resources: Resources,
-  event: Omit<StatusEvent, 'traceparent'>,
-) {
-  const traceparent = traceparentOf(c.req.header('traceparent'));
-  const outcome = await receiveStatus(resources, { ...event, traceparent });
+async function answerStatus(c: Context<Env>, resources: Resources, event: StatusEvent) {
+  const outcome = await receiveStatus(resources, event);
   resources.metrics.reports.inc({ outcome: outcome.outcome });
   if (outcome.outcome === 'accepted') return c.body(null, 204);
   setDeliveryHeaders(c, outcome);

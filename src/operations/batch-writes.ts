@@ -20,7 +20,11 @@ export function addWrites(
 ): void {
   const of = { tenantId: report.tenantId, childId: report.sessionId };
   if ('session' in decision && decision.session) {
-    writes.sessions.push({ ...of, change: decision.session });
+    writes.sessions.push({
+      tenantId: report.tenantId,
+      childId: report.sessionId,
+      change: decision.session,
+    });
   }
   switch (decision.kind) {
     case 'deliver': {

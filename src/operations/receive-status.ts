@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { UnstoredReason } from '../domain/parking.ts';
 import type { Report } from '../domain/report.ts';
 import { outcomeOf, type ReportOutcome } from '../domain/report-outcome.ts';
@@ -24,13 +24,14 @@ export async function receiveStatus(
   event: StatusEvent,
 ): Promise<ReportOutcome> {
   const status = normaliseStatus(event.status, event.backgroundTaskCount);
+  // New members before the spread: after it, each report would cost ten times as much to make.
   const report: Report = {
-    ...event,
-    status,
     fingerprint: fingerprint(event),
     origin: { kind: 'forwarder' },
     upstreamText: null,
     upstreamSession: null,
+    ...event,
+    status,
   };
   try {
     return outcomeOf(await ingestReport(resources, report));
@@ -53,7 +54,7 @@ function fingerprint(event: StatusEvent): string {
     event.reauthRequired,
     event.result,
   ];
-  return createHash('sha256').update(JSON.stringify(said)).digest('base64url');
+  return hash('sha256', JSON.stringify(said), 'base64url');
 }
 
 function unstored(reason: UnstoredReason): ReportOutcome {

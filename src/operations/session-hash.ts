@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 
 /** So many characters of base64url a hash has. */
 export const SESSION_HASH_LENGTH = 8;
@@ -8,8 +8,5 @@ export const SESSION_HASH_LENGTH = 8;
  * sessions of one name cost a look for nothing.
  */
 export function sessionHash(tenantId: string, sessionId: string): string {
-  return createHash('sha1')
-    .update(`${tenantId}\0${sessionId}`)
-    .digest('base64url')
-    .slice(0, SESSION_HASH_LENGTH);
+  return hash('sha1', `${tenantId}\0${sessionId}`, 'base64url').slice(0, SESSION_HASH_LENGTH);
 }

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { decide } from '../domain/decide.ts';
 import type { Decision, Report } from '../domain/report.ts';
 import type { Resources } from '../resources.ts';
@@ -55,7 +55,7 @@ export async function settleReports(
 
 /** Fingerprint of a result: equal ones are repeats. */
 function resultDigest(status: string, output: string): string {
-  return createHash('sha256').update(`${status}\n${output}`).digest('base64url');
+  return hash('sha256', `${status}\n${output}`, 'base64url');
 }
 
 function decideBatch(
