@@ -23,6 +23,8 @@ import { naiveRoutes } from './naive.ts';
 
 const REPORTS = Number(process.env['BENCH_REPORTS'] ?? 20_000);
 const PARENTS = 200;
+/** A prime that divides no number of children that is used here. */
+const STRIDE = 7_919;
 const OUTPUT = 'The result of this sub-agent is a sentence like any other. '.repeat(4);
 const CONNECTIONS = (process.env['BENCH_CONNECTIONS'] ?? '1,16,64,256').split(',').map(Number);
 
@@ -113,7 +115,9 @@ async function measure(
   const requests = Array.from({ length: count }, (_, at) => {
     // A repeat follows its original at a distance, as a retry does; the first ones at once.
     const original = at % 2 === 1 && at > 600 ? at - 601 : at;
-    const number = kind === 'repeats' ? original >> 1 : at;
+    const place = kind === 'repeats' ? original >> 1 : at;
+    // Children end in another order than they were made in.
+    const number = (place * STRIDE) % children;
     const tail = kind === 'naive' ? '' : '/events';
     return { path: `${path}${run}c${number}${tail}`, body: body(number) };
   });

@@ -34,6 +34,8 @@ export interface AppOptions {
 const TENANT = 'default';
 const METHODS = ['GET', 'POST', 'PUT', 'DELETE', 'PATCH'];
 const REQUEST_ID = /^[\u0021-\u007e]{1,128}$/;
+/** A target whose path has a segment `.` or `..`, encoded or not. */
+const DOT_SEGMENT = /^[^?#]*\/(?:\.|%2e){1,2}(?:[/?#]|$)/i;
 
 /** The routes behind what every request passes; opens nothing. */
 export function createApp(resources: Resources, options: AppOptions) {
@@ -103,6 +105,10 @@ function inadmissible(c: Context<Env>, options: AppOptions): Refusal | null {
   }
   if (!isDecodable(c.req.url)) {
     return new Refusal('invalid_input', 'The path is not properly percent-encoded.');
+  }
+  // Resolved, as URLs are, `/v1/sessions/../work` would be the path of another thing.
+  if (DOT_SEGMENT.test(c.env.incoming.url ?? '')) {
+    return new Refusal('invalid_input', 'A segment of the path is . or .., which is no id.');
   }
   return limitBody(c, options.maxBodyBytes);
 }

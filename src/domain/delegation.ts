@@ -395,6 +395,12 @@ export function recordedOfLost(results: readonly Pick<TaskResult, 'status'>[]): 
   return `A runner was lost: ${recorded}/${results.length} child results were recorded.`;
 }
 
+/** What is said of a unit that has failed: that it has lost a runner, or what its only task says. */
+export function unitError(results: readonly Pick<TaskResult, 'status' | 'error'>[]): string | null {
+  const [only, ...others] = results;
+  return recordedOfLost(results) ?? (others.length === 0 ? (only?.error ?? null) : null);
+}
+
 /** How much text a unit's item holds, in UTF-8 bytes. */
 export interface TextBudget {
   /** Of one summary, or one error. */
@@ -557,7 +563,7 @@ export function delegationDetails(
   },
 ): DelegationDetails {
   const results = cutSummaries(ended.results.toSorted((a, b) => a.task_index - b.task_index));
-  const lost = recordedOfLost(results);
+  const error = unitError(results);
   const [only, ...others] = results;
   return {
     type: 'async_delegation',
@@ -572,7 +578,7 @@ export function delegationDetails(
     total_duration_seconds: ended.totalDurationSeconds,
     display_kind: 'async_delegation_complete',
     ...(only && others.length === 0 && fieldsOfOnly(only, ended.origin)),
-    ...(lost !== null && { error: lost }),
+    ...(error !== null && { error }),
   };
 }
 

@@ -1,6 +1,6 @@
 import { z } from '@hono/zod-openapi';
 import type { DeclaredChannel } from '../domain/channel.ts';
-import { FAILED_STATUSES, type TaskResult, type Unit } from '../domain/delegation.ts';
+import { FAILED_STATUSES, unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
 import type { StallSettings } from '../domain/liveness.ts';
 import { codePoints, storable } from '../domain/text.ts';
 import type { OrderedDelegation } from '../operations/delegate.ts';
@@ -137,14 +137,17 @@ function channelOf(said: DelegationBody['channel']): DeclaredChannel | null {
 /** What of the request answers repeat, besides what has a place of its own. */
 function requestOf(body: DelegationBody): Record<string, unknown> {
   const { finite } = body;
-  return sayings({
+  const said = sayings({
     max_concurrent: body.max_concurrent,
     independent_completions: body.independent_completions,
     child_timeout_seconds: body.child_timeout_seconds,
     deadline_seconds: body.deadline_seconds,
+    stall: body.stall && sayings(body.stall),
     notify: body.notify,
     finite: finite === true || finite === '1' ? finite : undefined,
   });
+  // Here null is said: such children never stall.
+  return body.stall === null ? { ...said, stall: null } : said;
 }
 
 function sayings(members: Record<string, unknown>): Record<string, unknown> {
@@ -267,6 +270,15 @@ const callOut = z.object({
   independent_completions: z.boolean().optional(),
   child_timeout_seconds: z.number().optional(),
   deadline_seconds: z.number().optional(),
+  stall: z
+    .object({
+      idle_seconds: z.number().optional(),
+      in_tool_seconds: z.number().optional(),
+      grace_seconds: z.number().optional(),
+    })
+    .nullable()
+    .optional()
+    .openapi({ description: 'As it was asked for; null: its children never stall' }),
   finite: z.union([z.literal(true), z.literal('1')]).optional(),
   notify: z.boolean().optional(),
   notify_failures: z.boolean(),
@@ -277,7 +289,13 @@ const callOut = z.object({
 /** A call with all that is known of it. */
 export const delegationOut = callOut
   .extend({
-    units: z.array(unitOut.extend({ status: callStatus, completed_at: instant.nullable() })),
+    units: z.array(
+      unitOut.extend({
+        status: callStatus,
+        error: z.string().nullable(),
+        completed_at: instant.nullable(),
+      }),
+    ),
     tasks: z.array(
       z.object({
         task_index: z.int(),
@@ -329,6 +347,7 @@ export function renderDelegation(delegation: Delegation): z.output<typeof delega
       group: unit.groupName,
       task_indexes: unit.taskIndexes,
       status: unit.status,
+      error: unit.endedAt === null ? null : unitError(resultsOf(unit, results)),
       completed_at: instantOrNull(unit.endedAt),
     })),
     tasks: tasks.map((task) => ({
@@ -345,6 +364,11 @@ export function renderDelegation(delegation: Delegation): z.output<typeof delega
     results: renderResults(results),
     total_duration_seconds: totalDurationSeconds,
   };
+}
+
+function resultsOf({ taskIndexes }: Pick<Unit, 'taskIndexes'>, results: TaskResult[]) {
+  const indexes = new Set(taskIndexes);
+  return results.filter((result) => indexes.has(result.task_index));
 }
 
 /** A call in the list of its parent; of an active one with what its children are doing. */

@@ -1,3 +1,4 @@
+import type { HttpBindings } from '@hono/node-server';
 import { OpenAPIHono } from '@hono/zod-openapi';
 import type { ZodError } from 'zod';
 import { Refusal } from '../domain/refusal.ts';
@@ -5,6 +6,7 @@ import type { Log } from '../platform/log.ts';
 
 /** What the middleware of app.ts has settled before a handler runs: `c.get('tenantId')`. */
 export interface Env {
+  Bindings: HttpBindings;
   Variables: {
     requestId: string;
     tenantId: string;

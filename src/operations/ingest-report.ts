@@ -26,12 +26,20 @@ export async function ingestReport(resources: Resources, first: Report): Promise
     } else if (decision.kind === 'deliver_parked_first') {
       const settled = await deliverParkedOfChild(resources, { ...key, childId: key.sessionId });
       if (!settled) report = { ...report, parkedStays: true };
+    } else if (decision.kind === 'park' && report.parkedStays && bringsText(decision)) {
+      const last = await deliverParked(resources, { ...key, childId: key.sessionId });
+      return last?.kind === 'deliver' ? last : decision;
     } else {
       return decision;
     }
   }
   // Overtaken again and again: the forwarder's next try will find it settled.
   throw new StorageUnavailable('contended');
+}
+
+/** It took the place of the one that stayed because its text was not to be had. */
+function bringsText({ park }: Extract<Decision, { kind: 'park' }>): boolean {
+  return park.replaces !== null && park.takesContent;
 }
 
 /**
@@ -42,12 +50,21 @@ export async function deliverParkedOfChild(
   resources: Resources,
   of: { tenantId: string; childId: string },
 ): Promise<boolean> {
+  return (await deliverParked(resources, of))?.kind !== 'park';
+}
+
+/** The same; returns what became of the last, or of the first that stays. */
+async function deliverParked(
+  resources: Resources,
+  of: { tenantId: string; childId: string },
+): Promise<Decision | null> {
   const rows = await resources.database.run((db) => selectParkedOfChild(db, of));
+  let last: Decision | null = null;
   for (const row of rows) {
-    const decision = await ingestReport(resources, reportOf(row));
-    if (decision.kind === 'park') return false;
+    last = await ingestReport(resources, reportOf(row));
+    if (last.kind === 'park') break;
   }
-  return true;
+  return last;
 }
 
 function reportOf(row: ParkedRow): Report {

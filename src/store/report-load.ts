@@ -134,8 +134,8 @@ function reportPath(sql: LaneSql, keys: Fragment) {
     ) tr on true
     left join lateral (
       select * from work q
-      where q.tenant_id = r.tenant_id and q.work_id = any(array[r.work_id, tr.work_id])
-        and not q.retired
+      where coalesce(r.work_id, tr.work_id) is not null and q.tenant_id = r.tenant_id
+        and q.work_id = any(array[r.work_id, tr.work_id]) and not q.retired
       order by q.work_id = r.work_id desc nulls last limit 1
     ) nw on true
     left join lateral (
@@ -309,7 +309,7 @@ function loadReports(
   reports: readonly Report[],
   { maxPendingItems, parkAfterAttempts, now }: LoadOptions,
 ) {
-  // That there is a text is always said: it is used up by the result that comes after it.
+  // Where no report asks for one, there may be one: it is used up by the result that comes after it.
   const wantsText = reports.some(
     (r) => r.status === 'idle' && (r.output === null || isBlank(r.output)),
   );
@@ -323,9 +323,9 @@ function loadReports(
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
           json_build_object('workId', tr.work_id, 'delivered', tr.delivered) end as response,
-        case when xr.work_id is null or (xr.work_id = s.current_work_id and (not xr.delivered
-            or x.response_id = coalesce(r.response_id, s.response_id))) then
-          case when ${wantsText} then x.text else '' end
+        case when not ${wantsText} then ''
+          when xr.work_id is null or (xr.work_id = s.current_work_id and (not xr.delivered
+            or x.response_id = coalesce(r.response_id, s.response_id))) then x.text
         end as text,
         x.response_id as text_response_id,
         case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,
@@ -352,7 +352,8 @@ function loadReports(
       ) t on true
       left join lateral (
         select * from assistant_texts q
-        where q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh limit 1
+        where ${wantsText} and q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh
+        limit 1
       ) x on true
       left join lateral (
         select * from turn_responses q

@@ -792,6 +792,7 @@ describe('what can be seen of a delegation', () => {
       independent_completions: true,
       child_timeout_seconds: 60.5,
       deadline_seconds: 120,
+      stall: { idle_seconds: 300, grace_seconds: 0 },
       notify: true,
       notify_failures: true,
     };
@@ -808,8 +809,8 @@ describe('what can be seen of a delegation', () => {
       total_duration_seconds: null,
       ...request,
       units: [
-        { delegation_id: `${id}-1`, task_indexes: [0], status: 'running' },
-        { delegation_id: `${id}-2`, task_indexes: [1], status: 'completed' },
+        { delegation_id: `${id}-1`, task_indexes: [0], status: 'running', error: null },
+        { delegation_id: `${id}-2`, task_indexes: [1], status: 'completed', error: null },
       ],
       tasks: [
         { task_index: 0, goal: 'a', model: 'm', status: 'launching' },
@@ -823,6 +824,28 @@ describe('what can be seen of a delegation', () => {
     const { data } = await list(parent, '?state=ended');
     expect(data).toMatchObject([{ delegation_id: id, status: 'completed' }]);
     expect(data[0]).not.toHaveProperty('children_activity');
+  });
+
+  test('repeats that its children never stall, if that was asked for', async () => {
+    const { id } = await dispatched(['a'], { stall: null });
+    expect((await get(id)).body).toMatchObject({ stall: null });
+    const { id: other } = await dispatched(['a']);
+    expect((await get(other)).body).not.toHaveProperty('stall');
+  });
+
+  test('says of a unit of one task what went wrong, and of several only that a runner was lost', async () => {
+    const { id, children } = await dispatched(['a', 'b', 'c'], { independent_completions: true });
+    const [first = '', second = ''] = children;
+    await done(first, { status: 'error', error: 'boom' });
+    await done(second);
+    expect((await get(id)).body.units.map((unit: { error: unknown }) => unit.error)).toEqual([
+      'boom',
+      null,
+      null,
+    ]);
+    const { id: whole, children: both } = await dispatched(['a', 'b']);
+    for (const child of both) await done(child, { status: 'error', error: 'boom' });
+    expect((await get(whole)).body.units).toMatchObject([{ status: 'error', error: null }]);
   });
 
   test('can be waited for', async () => {

@@ -1252,6 +1252,18 @@ describe('what only upstream knows', () => {
     expect(await inboxOf(pair)).toMatchObject([{ output: 'x' }]);
   });
 
+  test('… nor does it wait behind a try of its turn that needed it', async () => {
+    await take(pair, [isChild(), opens]);
+    upstream.isDown = true;
+    await take(pair, [
+      says(idle(), '503 not_confirmed output_unavailable'),
+      says(idle('x'), DELIVERED),
+      says(idle('x'), AGAIN),
+      isParked(),
+    ]);
+    expect(await inboxOf(pair)).toMatchObject([{ output: 'x', revision: 1 }]);
+  });
+
   test('the message that was delivered before is not the next result', async () => {
     await dispatches()(pair);
     message('m1', 'one');

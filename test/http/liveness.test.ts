@@ -628,6 +628,8 @@ describe("a runner's lease", () => {
       { status: 'completed', summary: 'kept' },
       { status: 'unknown' },
     ]);
+    const { body } = await service.request('GET', `/v1/delegations/${unit.id}`);
+    expect(body.units).toMatchObject([{ status: 'unknown', error: item.error }]);
   });
 
   test('33 one_child_unit_keeps_its_finished_child_when_the_owner_dies: recording and ending are one', async () => {

@@ -61,8 +61,17 @@ describe('an id in a path', () => {
   });
 
   test.each(['.', '..', '%2e', '%2E%2e', '.%2e'])('cannot be %s', async (id) => {
-    const answer = await service.request('PUT', `/v1/sessions/${id}`, {});
-    expect([400, 404, 405]).toContain(answer.status);
+    for (const rest of ['', '?x', '/inbox', '/../inbox']) {
+      const answer = await service.request('PUT', `/v1/sessions/${id}${rest}`, {});
+      expect(answer.status).toBe(400);
+      expect(answer.body).toMatchObject({ error: 'invalid_input' });
+    }
+    expect((await service.request('GET', '/v1/sessions/inbox')).status).toBe(404);
+  });
+
+  test('is not looked for in the query', async () => {
+    const answer = await service.request('GET', '/v1/parked?after=a/../b');
+    expect(answer.status).toBe(200);
   });
 
   test('cannot be empty', async () => {
