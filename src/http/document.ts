@@ -32,7 +32,10 @@ export function openApiDocument(app: OpenAPIHono<Env>): Record<string, JSONValue
         name: 'Delegations',
         description: 'Work that is joined: what parents hand over in one call',
       },
+      { name: 'Liveness', description: 'What runners tell of those who work' },
       { name: 'Sessions', description: 'Who they are' },
+      { name: 'Viewers', description: 'Who watches, and leaves for good' },
+      { name: 'Wakes', description: 'How an idle parent learns of a result' },
       { name: 'Operations', description: 'How the service is' },
     ],
   });

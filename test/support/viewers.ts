@@ -22,7 +22,8 @@ export async function forgetLease(sql: postgres.Sql, viewer: string): Promise<vo
   await sql`
     insert into service_watch (tenant_id, observed_at, uninterrupted_since)
     values ('', now(), now() - interval '1 hour')
-    on conflict (tenant_id) do update set uninterrupted_since = excluded.uninterrupted_since`;
+    on conflict (tenant_id) do update set observed_at = excluded.observed_at,
+      uninterrupted_since = excluded.uninterrupted_since`;
   await sql`
     update viewers set renewed_at = now() - lease_ms * interval '1.1 milliseconds'
     where viewer_id = ${viewer}`;
