@@ -628,7 +628,7 @@ describe("a runner's lease", () => {
       { status: 'completed', summary: 'kept' },
       { status: 'unknown' },
     ]);
-    const { body } = await service.request('GET', `/v1/delegations/${unit.id}`);
+    const { body } = await service.request('GET', `/v1/delegations/${unit.delegationId}`);
     expect(body.units).toMatchObject([{ status: 'unknown', error: item.error }]);
   });
 
