@@ -49,6 +49,8 @@ export async function serveHttp(
       headersTimeout: options.headersTimeoutMs ?? 15_000,
       requestTimeout: options.requestTimeoutMs ?? 60_000,
       connectionsCheckingInterval: CHECK_INTERVAL_MS,
+      // Refused all the same, but by a problem with a request id.
+      requireHostHeader: false,
     },
     (incoming, outgoing) => void answer(incoming, outgoing),
   );

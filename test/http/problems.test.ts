@@ -135,10 +135,18 @@ describe('what is not HTTP as it should be', () => {
     ['a Host that is none', 'GET /livez HTTP/1.1\r\nHost: a b\r\n\r\n'],
     ['a target that is none', 'GET http://[::1/ HTTP/1.1\r\nHost: localhost\r\n\r\n'],
     ['no Host', 'GET /livez HTTP/1.1\r\n\r\n'],
-    ['no request at all', 'HELLO\r\n\r\n'],
-  ])('%s is 400', async (_, bytes) => {
+  ])('%s is 400 with a request id', async (_, bytes) => {
     const connection = await openRaw(service.url);
     connection.send(bytes);
+    const answer = await connection.received('"error":"invalid_input"');
+    expect(answer).toContain('HTTP/1.1 400 Bad Request');
+    expect(answer).toMatch(/^x-request-id: \S+/im);
+    connection.destroy();
+  });
+
+  test('no request at all is 400', async () => {
+    const connection = await openRaw(service.url);
+    connection.send('HELLO\r\n\r\n');
     expect(await connection.received('\r\n\r\n')).toContain('HTTP/1.1 400 Bad Request');
     connection.destroy();
   });
