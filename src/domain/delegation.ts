@@ -502,8 +502,20 @@ export interface DelegationOrigin {
   model: string | null;
 }
 
-/** The item of an ended unit, as it is sent. */
-export interface DelegationItem extends DelegationOrigin, StallFields {
+/** What an item of one task says of it without its results being looked into. */
+export interface OnlyTaskFields extends StallFields {
+  goal: string;
+  summary: string | null;
+  error: string | null;
+  api_calls: number;
+  exit_reason: string;
+}
+
+/**
+ * The item of an ended unit, as it is sent: with the fields of its only task, if it has but one; of
+ * several only with an error, and only if a runner was lost.
+ */
+export interface DelegationItem extends DelegationOrigin, Partial<OnlyTaskFields> {
   type: 'async_delegation';
   /** The unit's. */
   delegation_id: string;
@@ -517,22 +529,15 @@ export interface DelegationItem extends DelegationOrigin, StallFields {
   display_kind: 'async_delegation_complete';
   display_text: string;
   text: string;
-  /** Of a unit of one task; of others only the error, and only if a runner was lost. */
-  goal?: string;
-  summary?: string | null;
-  error?: string | null;
-  api_calls?: number;
-  exit_reason?: string;
 }
 
 /** The early word of a task that failed while its unit still runs. */
-export interface TaskFailedItem extends DelegationOrigin {
+export interface TaskFailedItem extends DelegationOrigin, OnlyTaskFields {
   type: 'task_failed';
   /** The unit's. */
   delegation_id: string;
-  /** The task's, as are the goal and the only result. */
+  /** The task's, as is the only result. */
   status: ResultStatus;
-  goal: string;
   results: readonly [TaskResult];
   group: string | null;
   dispatched_at: string;
@@ -582,7 +587,7 @@ export function delegationDetails(
   };
 }
 
-function fieldsOfOnly(result: TaskResult, { goals }: DelegationOrigin): Partial<DelegationDetails> {
+function fieldsOfOnly(result: TaskResult, { goals }: DelegationOrigin): OnlyTaskFields {
   return {
     goal: goals[result.task_index] ?? '',
     summary: result.summary,
@@ -618,7 +623,7 @@ export function taskFailedDetails(
     delegation_id: failed.unit.unitId,
     ...failed.origin,
     status: result.status,
-    goal: failed.origin.goals[result.task_index] ?? '',
+    ...fieldsOfOnly(result, failed.origin),
     results: [result],
     group: failed.unit.group,
     dispatched_at: failed.dispatchedAt,

@@ -58,6 +58,15 @@ const ofDelegation = {
   display_text: z.string().openapi({ description: 'For a person to read' }),
 };
 
+const ofOnlyTask = z.object({
+  goal: z.string(),
+  summary: z.string().nullable(),
+  error: z.string().nullable(),
+  api_calls: z.int(),
+  exit_reason: z.string(),
+  ...stallFields,
+});
+
 const delegationItemOut = z
   .object({
     ...common,
@@ -66,12 +75,7 @@ const delegationItemOut = z
     is_batch: z.literal(true),
     total_duration_seconds: z.number(),
     display_kind: z.literal('async_delegation_complete'),
-    goal: z.string().optional(),
-    summary: z.string().nullable().optional(),
-    error: z.string().nullable().optional(),
-    api_calls: z.int().optional(),
-    exit_reason: z.string().optional(),
-    ...stallFields,
+    ...ofOnlyTask.partial().shape,
   })
   .openapi('DelegationItem');
 
@@ -80,7 +84,7 @@ const taskFailedItemOut = z
     ...common,
     ...ofDelegation,
     type: z.literal('task_failed'),
-    goal: z.string(),
+    ...ofOnlyTask.shape,
     display_kind: z.literal('task_failed'),
   })
   .openapi('TaskFailedItem');

@@ -604,6 +604,7 @@ describe('an item', () => {
       goal: 'second',
       goals: ['first', 'second'],
       status: 'failed',
+      error: 'boom',
       results: [failed],
       display_kind: 'task_failed',
     });

@@ -656,6 +656,9 @@ describe('a unit', () => {
       delegation_id: id,
       status: 'failed',
       goal: 'a',
+      error: 'broke',
+      api_calls: 0,
+      exit_reason: 'error',
       results: [{ task_index: 0, work_id: workIds[0], error: 'broke' }],
       display_kind: 'task_failed',
     });
