@@ -43,6 +43,8 @@ export type ParentEvent = WakeKey &
 
 /** So long results for a parent whose wake is pending are gathered. */
 const GATHER_MS = 500;
+/** … and nobody is in a hurry for it until so long after it was last found pending. */
+const FORGET_MS = 5_000;
 /** One transaction steps so many parents. */
 const PARENTS_AT_A_TIME = 250;
 /** So many wait to be stepped at most; of others the sweep takes care. */
@@ -79,7 +81,8 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
       } else if (ofParent.at(-1)?.kind !== event.kind || event.kind === 'announcement_failed') {
         ofParent.push(event);
       }
-      if (event.kind !== 'delivered' || !pending.has(key)) hurry?.();
+      if (event.kind !== 'delivered') pending.delete(key);
+      if (!pending.has(key)) hurry?.();
     }
     if (waiting.size > 0) running ??= run();
   }
@@ -96,13 +99,14 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
   }
 
   function takeDue(): ParentEvent[] {
-    const gathersAfter = performance.now() - GATHER_MS;
-    for (const [key, steppedAt] of pending) if (steppedAt < gathersAfter) pending.delete(key);
+    const now = performance.now();
+    for (const [key, steppedAt] of pending) if (steppedAt < now - FORGET_MS) pending.delete(key);
     const due: ParentEvent[] = [];
     let parents = 0;
     for (const [key, events] of waiting) {
       if (parents === PARENTS_AT_A_TIME) break;
-      if (pending.has(key) && events.every(({ kind }) => kind === 'delivered')) continue;
+      const gathers = (pending.get(key) ?? -Infinity) > now - GATHER_MS;
+      if (gathers && events.every(({ kind }) => kind === 'delivered')) continue;
       waiting.delete(key);
       due.push(...events);
       parents += 1;
