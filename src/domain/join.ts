@@ -49,6 +49,8 @@ export interface JoiningTask {
   wasLive: boolean;
   /** A place in the order of delivery, for an item that it may bring about. */
   itemSeq: number;
+  /** The trace that the report belongs to. */
+  traceparent: string | null;
 }
 
 export interface UnitWrite {
@@ -108,6 +110,7 @@ export function join(
     source: `unit:${unit.unitId}:${revision}`,
     type: 'async_delegation',
     status: ended.status,
+    traceparent: tasks.at(-1)?.traceparent ?? null,
     details: { ...details },
     followsSeq: unit.lastItemSeq,
     revision,
@@ -127,7 +130,7 @@ function earlyItems(
   if (mode !== 'background' || !notifyFailures) return [];
   return tasks
     .filter(({ wasLive, result }) => wasLive && isFailure(result.status))
-    .map(({ result, itemSeq }) => ({
+    .map(({ result, itemSeq, traceparent }) => ({
       ...itemOf(unit, inbox, now),
       seq: itemSeq,
       source: `task_failed:${result.work_id}`,
@@ -135,6 +138,7 @@ function earlyItems(
       workId: result.work_id,
       childSessionId: result.session_id,
       status: result.status,
+      traceparent,
       details: { ...taskFailedDetails({ origin, unit, result, ...spanOf(unit, now) }) },
       followsSeq: null,
       revision: 1,
@@ -162,7 +166,6 @@ function itemOf(unit: UnitState, inbox: ReportedInbox, now: Instant) {
     recovered: false,
     responseId: null,
     createdBy: null,
-    traceparent: null,
     deliveredAt: now.ms,
   };
 }

@@ -18,6 +18,7 @@ const common = {
   human_input: z.literal(false),
   delivered_at: instant,
   delivery_count: z.int().min(0),
+  traceparent: z.string().nullable(),
 };
 
 const subAgentItemOut = z
@@ -35,7 +36,6 @@ const subAgentItemOut = z
     recovered: z.boolean(),
     response_id: z.string().nullable(),
     created_by: z.string().nullable(),
-    traceparent: z.string().nullable(),
   })
   .openapi('SubAgentItem');
 
@@ -107,6 +107,7 @@ export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut>
     human_input: false as const,
     delivered_at: instantOut(item.deliveredAt),
     delivery_count: item.deliveryCount,
+    traceparent: item.traceparent,
   };
   if (details !== null) {
     return { ...details, ...shared, display_text: displayText(details) } as z.output<
@@ -128,7 +129,6 @@ export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut>
     recovered: item.recovered,
     response_id: item.responseId,
     created_by: item.createdBy,
-    traceparent: item.traceparent,
   };
 }
 

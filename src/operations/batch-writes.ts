@@ -118,7 +118,12 @@ export function createJoins() {
     units.set(key, joined);
     const before = [state.work, state.named].find((entry) => entry?.workId === work.workId);
     const wasLive = before !== undefined && before !== null && isLive(before.status);
-    joined.tasks.push({ result: work.result, wasLive, itemSeq });
+    joined.tasks.push({
+      result: work.result,
+      wasLive,
+      itemSeq,
+      traceparent: report.traceparent,
+    });
   }
 
   function write(writes: BatchWrites, now: number): void {

@@ -954,3 +954,16 @@ describe('retention', () => {
     expect(item.results).toMatchObject([{ summary: 'early' }, { summary: 'late' }]);
   });
 });
+
+test('an item belongs to the trace of the report that ended its unit', async () => {
+  const { parent, children } = await dispatched(['one', 'two']);
+  const trace = (digit: string) => `00-${digit.repeat(32)}-${digit.repeat(16)}-01`;
+  for (const [at, child] of children.entries()) {
+    const event = { type: 'external_session_status', data: { status: 'idle', output: 'done' } };
+    const headers = { traceparent: trace(String(at + 1)) };
+    expect((await service.request('POST', `${path(child)}/events`, event, headers)).status).toBe(
+      204,
+    );
+  }
+  expect(await inbox(parent)).toMatchObject([{ traceparent: trace('2') }]);
+});
