@@ -52,7 +52,7 @@ export function streamRoutes(resources: Resources) {
       const tenantId = c.get('tenantId');
       const viewerId = c.req.valid('query').viewer_id ?? null;
       await openStream(resources, { tenantId, sessionId, viewerId }, c.req.raw.signal);
-      const { outgoing } = c.env as HttpBindings;
+      const { outgoing }: HttpBindings = c.env;
       const cutOff = () => void outgoing.destroy();
       const body = eventStream(resources, { tenantId, sessionId, viewerId }, cutOff);
       c.header('Content-Type', 'text/event-stream; charset=utf-8');

@@ -955,9 +955,10 @@ describe('retention', () => {
   });
 });
 
+const trace = (digit: string) => `00-${digit.repeat(32)}-${digit.repeat(16)}-01`;
+
 test('an item belongs to the trace of the report that ended its unit', async () => {
   const { parent, children } = await dispatched(['one', 'two']);
-  const trace = (digit: string) => `00-${digit.repeat(32)}-${digit.repeat(16)}-01`;
   for (const [at, child] of children.entries()) {
     const event = { type: 'external_session_status', data: { status: 'idle', output: 'done' } };
     const headers = { traceparent: trace(String(at + 1)) };
