@@ -194,6 +194,9 @@ function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] 
 /**
  * A single report waits: for its child's row and its parent's in one statement, in id order. A
  * session of which not even the name was known gets its row here, so that there is one to lock.
+ *
+ * What is wanted stands apart, and is joined: of a row that has changed while its lock was waited for,
+ * PostgreSQL looks at the join again, and behind an `in (…)` it may find nothing and leave it out.
  */
 function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<LockedRow[]>[] {
   return [
@@ -202,18 +205,22 @@ function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<Loc
       select r.tenant_id, r.id, ${instantToWire(now)}::timestamptz from ${keys} where r.terminal
       on conflict do nothing returning 'session' as kind, tenant_id, id`,
     sql<LockedRow[]>`
-      select 'session' as kind, l.tenant_id, l.id from sessions l
-      where (l.tenant_id, l.id) in (
+      with wanted as materialized (
         select r.tenant_id, r.id from ${keys}
-        union all
+        union
         select p.tenant_id, coalesce(p.tip_session_id, p.id)
-        from ${reportPath(sql, keys)} where p.id is not null)
+        from ${reportPath(sql, keys)} where p.id is not null
+      )
+      select 'session' as kind, l.tenant_id, l.id
+      from wanted k join sessions l on l.tenant_id = k.tenant_id and l.id = k.id
       order by l.tenant_id, l.id for no key update of l`,
     sql<LockedRow[]>`
-      select 'call' as kind, d.tenant_id, d.delegation_id as id from delegations d
-      where (d.tenant_id, d.delegation_id) in (
-        select r.tenant_id, coalesce(nw.delegation_id, w.delegation_id)
-        from ${reportPath(sql, keys)} where s.id is not null)
+      with wanted as materialized (
+        select distinct r.tenant_id, coalesce(nw.delegation_id, w.delegation_id) as id
+        from ${reportPath(sql, keys)} where s.id is not null
+      )
+      select 'call' as kind, d.tenant_id, d.delegation_id as id
+      from wanted k join delegations d on d.tenant_id = k.tenant_id and d.delegation_id = k.id
       order by d.tenant_id, d.delegation_id for no key update of d`,
   ];
 }
