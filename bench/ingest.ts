@@ -53,6 +53,12 @@ try {
     const repeats = await measure(connections, 'repeats', count);
     print(connections, 'unique', real, noopResult);
     print(connections, 'half repeats', repeats, noopResult);
+    if (connections >= 64) {
+      const delegated = await measure(connections, 'delegated', count);
+      print(connections, 'delegated', delegated, noopResult);
+      const ratio = (delegated.perSecond / real.perSecond).toFixed(2);
+      console.log(`${' '.repeat(20)}${ratio} of the rate of single work`);
+    }
     if (connections === 64) {
       const naiveResult = await measure(connections, 'naive', count / 5);
       print(connections, 'naive', naiveResult, noopResult);
@@ -97,7 +103,7 @@ async function listen({ fetch }: { fetch: Parameters<typeof serve>[0]['fetch'] }
 /** Runs one load over children of its own and proves by counting that each was delivered once. */
 async function measure(
   connections: number,
-  kind: 'warm-up' | 'unique' | 'repeats' | 'naive',
+  kind: 'warm-up' | 'unique' | 'repeats' | 'delegated' | 'naive',
   count: number,
 ): Promise<LoadResult> {
   runs += 1;
@@ -111,6 +117,7 @@ async function measure(
     insert into sessions (tenant_id, id, created_at, described_at, parent_session_id, agent_name)
     select 'default', ${run} || 'c' || g, now(), now(), ${run} || 'p' || (g % ${PARENTS}::int), 'coder'
     from generate_series(0, ${children - 1}::int) g`;
+  if (kind === 'delegated') await delegateAll(run);
   const path = kind === 'naive' ? '/v1/naive/' : '/v1/sessions/';
   const requests = Array.from({ length: count }, (_, at) => {
     // A repeat follows its original at a distance, as a retry does; the first ones at once.
@@ -127,13 +134,37 @@ async function measure(
     requests,
   );
   const [row] = await admin`
-    select count(*)::int as items, count(distinct child_session_id)::int as children from items
+    select count(*)::int as items, count(distinct source)::int as children from items
     where session_id like ${`${run}p%`}`;
   const refused = count - (result.statuses['204'] ?? 0);
   if (row?.['items'] !== children || row['children'] !== children || refused > 0) {
     throw new Error(`${kind}: ${JSON.stringify({ ...row, children, statuses: result.statuses })}`);
   }
   return result;
+}
+
+/** Makes each child of the run the task of a delegation of its own, which its report ends. */
+async function delegateAll(run: string): Promise<void> {
+  const children = await admin`
+    update sessions set current_work_id = 'subagent_' || id
+    where id like ${`${run}c%`} returning id, parent_session_id`;
+  await admin`
+    insert into delegations (tenant_id, delegation_id, origin_session_id, parent_session_id, mode,
+      wakes, task_count, goals, request, notify_failures, created_at)
+    select 'default', 'deleg_' || id, parent_session_id, parent_session_id, 'background', true, 1,
+      '["a goal"]', '{}', false, now()
+    from sessions where id like ${`${run}c%`}`;
+  await admin`
+    insert into units (tenant_id, unit_id, delegation_id, ordinal, task_indexes, status)
+    select 'default', 'deleg_' || id, 'deleg_' || id, 0, '[0]', 'running'
+    from sessions where id like ${`${run}c%`}`;
+  await admin`
+    insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title, status,
+      created_at, delegation_id, unit_id, task_index, goal)
+    select 'default', current_work_id, parent_session_id, id, 'coder', '', 'launching', now(),
+      'deleg_' || id, 'deleg_' || id, 0, 'a goal'
+    from sessions where id like ${`${run}c%`}`;
+  if (children.length === 0) throw new Error('there are no children to delegate to');
 }
 
 function noopRequests(count: number): Load['requests'] {
