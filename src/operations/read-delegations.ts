@@ -1,10 +1,10 @@
 import {
-  cutSummaries,
   secondsBetween,
   unitStatus,
   type ResultStatus,
   type TaskResult,
 } from '../domain/delegation.ts';
+import { cutSummaries } from '../domain/text-budget.ts';
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import {

@@ -1,7 +1,6 @@
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  cutSummaries,
   delegationDetails,
   FAILED_STATUSES,
   interruptedResult,
@@ -21,6 +20,7 @@ import {
   type TaskReport,
   type TaskResult,
 } from '../../src/domain/delegation.ts';
+import { cutSummaries } from '../../src/domain/text-budget.ts';
 import { LIVE_STATUSES } from '../../src/domain/work.ts';
 
 function report(over: Partial<TaskReport> = {}) {
