@@ -65,7 +65,8 @@ export async function lockAndLoad(
   const rowsLocked = locked.flat();
   const keysOf = (kind: string) =>
     new Set(rowsLocked.filter((row) => row.kind === kind).map((row) => key(row.tenant_id, row.id)));
-  const lockedKeys = keysOf('session');
+  const lockedChildren = keysOf('child');
+  const lockedInboxes = keysOf('inbox');
   const lockedCalls = keysOf('call');
   const units = new Map(rows[0]?.units?.map((row) => [key(row.tenantId, row.unitId), row]));
   const inboxes = new Map(rows[0]?.inboxes?.map((row) => [key(row.tenantId, row.id), row]));
@@ -78,8 +79,8 @@ export async function lockAndLoad(
     const unit = row.unit_id === null ? undefined : units.get(key(report.tenantId, row.unit_id));
     return {
       state: stateOf(row, inbox, options.maxPendingItems),
-      sessionLocked: lockedKeys.has(key(report.tenantId, report.sessionId)),
-      inboxLocked: inboxKey === null || lockedKeys.has(inboxKey),
+      sessionLocked: lockedChildren.has(key(report.tenantId, report.sessionId)),
+      inboxLocked: inboxKey === null || lockedInboxes.has(inboxKey) || lockedChildren.has(inboxKey),
       unit: unit === undefined ? null : unitOf(unit),
       callLocked: unit === undefined || lockedCalls.has(key(report.tenantId, unit.delegationId)),
       itemSeq: seq.seq,
@@ -93,7 +94,8 @@ function key(tenantId: string, id: string): string {
 }
 
 interface LockedRow {
-  kind: 'session' | 'call';
+  /** child: for writing, which holds an inbox, too; inbox: against closing and deleting only. */
+  kind: 'child' | 'inbox' | 'call';
   tenant_id: string;
   id: string;
 }
@@ -184,9 +186,9 @@ function lockSkipping(sql: LaneSql, keys: Fragment): PromiseLike<LockedRow[]>[] 
         join delegations d on d.tenant_id = k.tenant_id and d.delegation_id = k.delegation_id
         order by d.tenant_id, d.delegation_id for no key update of d
       )
-      select 'session' as kind, tenant_id, id from children
-      union all select 'session', tenant_id, id from parents
-      union all select 'session', tenant_id, id from tips
+      select 'child' as kind, tenant_id, id from children
+      union all select 'inbox', tenant_id, id from parents
+      union all select 'inbox', tenant_id, id from tips
       union all select 'call', tenant_id, id from calls`,
   ];
 }
@@ -203,7 +205,7 @@ function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<Loc
     sql<LockedRow[]>`
       insert into sessions (tenant_id, id, created_at)
       select r.tenant_id, r.id, ${instantToWire(now)}::timestamptz from ${keys} where r.terminal
-      on conflict do nothing returning 'session' as kind, tenant_id, id`,
+      on conflict do nothing returning 'child' as kind, tenant_id, id`,
     sql<LockedRow[]>`
       with wanted as materialized (
         select r.tenant_id, r.id from ${keys}
@@ -211,7 +213,7 @@ function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<Loc
         select p.tenant_id, coalesce(p.tip_session_id, p.id)
         from ${reportPath(sql, keys)} where p.id is not null
       )
-      select 'session' as kind, l.tenant_id, l.id
+      select 'child' as kind, l.tenant_id, l.id
       from wanted k join sessions l on l.tenant_id = k.tenant_id and l.id = k.id
       order by l.tenant_id, l.id for no key update of l`,
     sql<LockedRow[]>`

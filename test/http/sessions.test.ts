@@ -4,6 +4,7 @@ import * as fc from 'fast-check';
 import { afterEach, describe, expect, it, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
+import { countDeadlocks } from '../support/deadlocks.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 
 const database = useDatabase();
@@ -55,12 +56,6 @@ async function expectWholeChains(ids: string[]): Promise<void> {
     where s.continued_as is null`;
   expect(rows).toHaveLength(ids.length);
   for (const row of rows) expect(row['stored']).toBe(row['walked']);
-}
-
-async function deadlocks(): Promise<number> {
-  const [row] = await database.sql<{ deadlocks: string }[]>`
-    select deadlocks from pg_stat_database where datname = current_database()`;
-  return Number(row?.deadlocks);
 }
 
 /** A parent with an open inbox and a child of it. */
@@ -787,7 +782,7 @@ describe('a session that goes on under another id', () => {
   });
 
   it('loses nothing and repeats nothing while results arrive', async () => {
-    const before = await deadlocks();
+    const before = await countDeadlocks(database);
     for (let round = 0; round < 6; round += 1) {
       const ids = Array.from({ length: 4 }, () => newId('chain'));
       const [parent, ...rest] = ids as [string, ...string[]];
@@ -804,13 +799,13 @@ describe('a session that goes on under another id', () => {
       expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([204]));
       expect((await inboxOf(ids.at(-1) ?? '')).toSorted()).toEqual(childIds.toSorted());
     }
-    expect(await deadlocks()).toBe(before);
+    expect(await countDeadlocks(database)).toBe(before);
   });
 });
 
 describe('requests for the same sessions at once', () => {
   it('never deadlock, in whatever order they name them', async () => {
-    const before = await deadlocks();
+    const before = await countDeadlocks(database);
     const ids = Array.from({ length: 6 }, () => newId('crowd'));
     const id = fc.constantFrom(...ids);
     const steps = fc.sample(
@@ -843,7 +838,7 @@ describe('requests for the same sessions at once', () => {
     expect(answers.filter(({ status }) => !known.has(status))).toEqual([]);
     const unavailable = answers.filter(({ body }) => body?.error === 'unavailable');
     expect(unavailable).toEqual([]);
-    expect(await deadlocks()).toBe(before);
+    expect(await countDeadlocks(database)).toBe(before);
     await expectWholeChains(ids);
   });
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
+import { countDeadlocks } from '../support/deadlocks.ts';
 import { deliverTo, describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
 import { startService, useService } from '../support/service.ts';
 
@@ -38,12 +39,6 @@ async function expectRefusal(parent: string, child: string, refusal: object): Pr
   const answer = await dispatch(parent, { child_session_id: child });
   expect({ status: answer.status, ...answer.body }).toMatchObject(refusal);
   expect(await rows()).toEqual(before);
-}
-
-async function deadlocks(): Promise<number> {
-  const [row] = await database.sql`
-    select deadlocks::int from pg_stat_database where datname = current_database()`;
-  return row?.['deadlocks'];
 }
 
 describe('a dispatch', () => {
@@ -401,7 +396,7 @@ describe('at once', () => {
   });
 
   test('dispatches in opposite orders neither deadlock nor close a circle', async () => {
-    const before = await deadlocks();
+    const before = await countDeadlocks(database);
     for (let round = 0; round < 20; round += 1) {
       const [a, b] = [freshId('a'), freshId('b')];
       const answers = await Promise.all([
@@ -414,11 +409,11 @@ describe('at once', () => {
       const others = answers.filter((answer) => answer.status !== 201);
       expect(others.every((answer) => [400, 409].includes(answer.status))).toBe(true);
     }
-    expect(await deadlocks()).toBe(before);
+    expect(await countDeadlocks(database)).toBe(before);
   });
 
   test('dispatches, reports and inboxes of the same sessions do not deadlock', async () => {
-    const before = await deadlocks();
+    const before = await countDeadlocks(database);
     const sessions = Array.from({ length: 4 }, () => freshId('s'));
     const other = await startService(database, { clock });
     const at = (n: number) => sessions[n % sessions.length] ?? '';
@@ -438,7 +433,7 @@ describe('at once', () => {
     });
     const answers = await Promise.all(storm);
     expect(answers.filter((answer) => answer.status === 500)).toEqual([]);
-    expect(await deadlocks()).toBe(before);
+    expect(await countDeadlocks(database)).toBe(before);
     await other.stop();
   });
 });

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { useDatabase } from '../support/database.ts';
+import { countDeadlocks } from '../support/deadlocks.ts';
 import { describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 import {
@@ -135,7 +136,7 @@ describe('many reports of one child at once', () => {
 describe('reports, dispatches and deletes of the same sessions in opposite orders', () => {
   test('do not deadlock, and are all answered', async () => {
     const [here, there] = [await startService(database), await startService(database)];
-    const before = await deadlocks();
+    const before = await countDeadlocks(database);
     const statuses = new Map<number, number>();
     const groups = process.env['LONG'] ? 40 : 4;
     for (let group = 0; group < groups; group += 1) {
@@ -165,9 +166,8 @@ describe('reports, dispatches and deletes of the same sessions in opposite order
         statuses.set(answer.status, (statuses.get(answer.status) ?? 0) + 1);
       }
     }
-    // A connection says what it has counted when it ends, at the latest.
     await Promise.all([here.stop(), there.stop()]);
-    expect(await deadlocks()).toBe(before);
+    expect(await countDeadlocks(database)).toBe(before);
     const known = [200, 201, 202, 204, 400, 404, 409, 503];
     expect([...statuses.keys()].filter((answered) => !known.includes(answered))).toEqual([]);
     expect(statuses.get(204)).toBeGreaterThan(0);
@@ -175,12 +175,41 @@ describe('reports, dispatches and deletes of the same sessions in opposite order
   });
 });
 
-async function deadlocks(): Promise<number> {
-  await database.sql`select pg_stat_clear_snapshot()`;
-  const [row] = await database.sql`
-    select deadlocks::int as count from pg_stat_database where datname = current_database()`;
-  return row?.['count'];
-}
+describe('a session that is locked elsewhere', () => {
+  test('has its own report wait, though it takes the result of its child in the same batch', async () => {
+    const families = Array.from({ length: 20 }, () => ({
+      root: freshId('root'),
+      aunt: freshId('aunt'),
+      mother: freshId('mother'),
+      child: freshId('child'),
+    }));
+    for (const { root, aunt, mother, child } of families) {
+      await describeChild(one, root, aunt);
+      await opens({ service: one, parent: root, child: mother });
+      await describeChild(one, root, mother);
+      await opens({ service: one, parent: mother, child });
+      await describeChild(one, mother, child);
+    }
+    const mothers = families.map(({ mother }) => mother);
+    const holder = await database.sql.reserve();
+    await holder`begin`;
+    await holder`select 1 from sessions where id = any(${mothers}) for no key update`;
+    const held = families.map(({ aunt, mother, child }) => ({
+      others: [aunt, child].map((id) => reportIdle(one, id, { output: 'mine' })),
+      mother: reportIdle(one, mother, { output: 'mine' }),
+    }));
+    for (const answer of await Promise.all(held.flatMap(({ others }) => others))) {
+      expect(inShort(answer)).toBe('204 delivered');
+    }
+    await holder`commit`;
+    holder.release();
+    for (const { mother } of held) expect(inShort(await mother)).toBe('204 delivered');
+    for (const { root, mother, child } of families) {
+      expect(await inboxOf({ service: one, parent: root, child: mother })).toHaveLength(2);
+      expect(await inboxOf({ service: one, parent: mother, child })).toHaveLength(1);
+    }
+  });
+});
 
 describe('one poisonous report in a batch', () => {
   const lines: { msg: string; reports?: number }[] = [];
