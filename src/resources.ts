@@ -6,6 +6,7 @@ import type { Upstream } from './platform/upstream.ts';
 import type { Database } from './store/database.ts';
 import type { IngestQueue } from './operations/ingest-queue.ts';
 import type { Attention } from './operations/attention.ts';
+import type { InboxRoom } from './operations/inbox-room.ts';
 import type { InboxWaiters } from './operations/inbox-waiters.ts';
 import type { WebhookSender } from './operations/send-webhooks.ts';
 import type { SessionStreams } from './operations/session-streams.ts';
@@ -22,6 +23,7 @@ export interface Resources {
   /** null: sessions that are not known here are not looked up anywhere. */
   upstream: Upstream | null;
   ingest: IngestQueue;
+  inboxRoom: InboxRoom;
   waiters: InboxWaiters;
   streams: SessionStreams;
   wakes: WakeQueue;

@@ -7,6 +7,7 @@ import { createAttention } from './operations/attention.ts';
 import { createInboxWaiters } from './operations/inbox-waiters.ts';
 import { countReports } from './operations/list-parked.ts';
 import { createSessionStreams } from './operations/session-streams.ts';
+import { createInboxRoom } from './operations/inbox-room.ts';
 import { createIngestQueue } from './operations/ingest-queue.ts';
 import { createWebhookSender } from './operations/send-webhooks.ts';
 import { createWakeQueue } from './operations/wake-parents.ts';
@@ -105,6 +106,7 @@ function createResources(options: ServiceOptions, database: Database): Resources
     policy: config.policy,
     upstream: config.snapshot && createUpstream({ ...config.snapshot, log }),
     ingest: createIngestQueue(() => resources),
+    inboxRoom: createInboxRoom(config.policy.maxPendingItems),
     waiters,
     streams: createSessionStreams(() => resources),
     wakes: createWakeQueue(() => resources),

@@ -65,7 +65,7 @@ export interface ReportedInbox {
   open: boolean;
   /** What a completion is to its session at this moment. */
   disposition: 'note' | 'turn';
-  /** How many more items it takes. */
+  /** How many more items it takes; Infinity where that is known to be enough. */
   room: number;
 }
 

@@ -34,6 +34,7 @@ export async function settleReports(
     const loaded = await lockAndLoad(lane, reports, {
       locked,
       maxPendingItems,
+      roomy: resources.inboxRoom.known(),
       parkAfterAttempts,
       now,
     });
@@ -43,6 +44,7 @@ export async function settleReports(
   });
   resources.metrics.batchReports.observe(reports.length);
   resources.metrics.batchDurations.observe((performance.now() - startedAt) / 1000);
+  rememberRoom(resources, rows, writes);
   announceDelivered(resources, [
     ...writes.items.map(({ tenantId, item }) => ({ tenantId, sessionId: item.sessionId })),
     // Who waits for a call in a request waits under its id.
@@ -51,6 +53,19 @@ export async function settleReports(
   announceChanged(resources, changedSessions(reports, rows, writes));
   resources.wakes.submit(parentEvents(reports, rows, settled, writes));
   return settled;
+}
+
+function rememberRoom(
+  { inboxRoom }: Resources,
+  rows: readonly LoadedReport[],
+  writes: BatchWrites,
+): void {
+  for (const { counted } of rows) {
+    if (counted !== null) inboxRoom.counted(counted, counted.pending);
+  }
+  for (const { tenantId, item } of writes.items) {
+    inboxRoom.delivered({ tenantId, sessionId: item.sessionId });
+  }
 }
 
 /** Fingerprint of a result: equal ones are repeats. */

@@ -71,12 +71,13 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
 
   async function connectOnce(): Promise<net.Socket> {
     if (sockets.length > 0 || ended !== undefined) return failedSocket();
-    return await dial(options.target, (socket) => {
+    const dialled = await dial(options.target, (socket) => {
       sockets.push(socket);
       socket.on('error', (cause) => destroy(new StorageUnavailable('unreachable', { cause })));
       socket.on('close', () => destroy(new StorageUnavailable('unreachable')));
-      corkEachTick(socket);
     });
+    gatherWrites(dialled);
+    return dialled;
   }
 
   function destroy(reason: StorageUnavailable): void {
@@ -130,20 +131,24 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
 }
 
 /**
- * Sends what is written in one turn of the event loop at once. The driver writes each statement by
- * itself, and each write wakes the server up for a part of what it is about to get.
+ * Sends what is written in one turn of the event loop, and in the next, as one packet: the driver
+ * writes each statement by itself and small ones a turn later, and each write is a system call that
+ * wakes the server up for a part of what it is about to get. For a socket that connects already:
+ * `connect` puts Node's own `write` back.
  */
-function corkEachTick(socket: net.Socket): void {
+function gatherWrites(socket: net.Socket): void {
   const write = socket.write.bind(socket) as (...args: unknown[]) => boolean;
-  let corked = false;
+  let gathering = false;
   socket.write = (...args: unknown[]) => {
-    if (!corked) {
-      corked = true;
+    if (!gathering) {
+      gathering = true;
       socket.cork();
-      process.nextTick(() => {
-        corked = false;
-        socket.uncork();
-      });
+      setImmediate(() =>
+        setImmediate(() => {
+          gathering = false;
+          socket.uncork();
+        }),
+      );
     }
     return write(...args);
   };

@@ -18,6 +18,8 @@ export interface LoadedReport {
   state: ReportState;
   /** The child's row is locked by this transaction. */
   sessionLocked: boolean;
+  /** The inbox that it goes to and what was counted there; null: none, or nothing was. */
+  counted: { tenantId: string; sessionId: string; pending: number } | null;
   /** The row of the parent whose inbox it goes to is locked, or there is none. */
   inboxLocked: boolean;
   /** The unit that the report's work is a task of; null: it is none. */
@@ -36,6 +38,8 @@ interface LoadOptions {
    */
   locked: 'skip' | 'wait';
   maxPendingItems: number;
+  /** Inboxes of which it is known that they are not full: their items are not counted. */
+  roomy: readonly { tenantId: string; sessionId: string }[];
   parkAfterAttempts: number;
   now: number;
 }
@@ -57,9 +61,7 @@ export async function lockAndLoad(
   const answers = await Promise.all<unknown>([
     ...locks,
     loadReports(sql, keys, reports, options),
-    nextItemSeqs(sql, reports.length),
   ]);
-  const seqs = answers.pop() as { seq: number }[];
   const rows = answers.pop() as LoadedRow[];
   const locked = answers as LockedRow[][];
   const rowsLocked = locked.flat();
@@ -72,21 +74,25 @@ export async function lockAndLoad(
   const inboxes = new Map(rows[0]?.inboxes?.map((row) => [key(row.tenantId, row.id), row]));
   return reports.map((report, at) => {
     const row = rows[at];
-    const seq = seqs[at];
-    if (!row || !seq) throw new Error('the load of a batch answers one row a report');
+    if (!row) throw new Error('the load of a batch answers one row a report');
     const inboxKey = row.inbox_id === null ? null : key(report.tenantId, row.inbox_id);
     const inbox = inboxKey === null ? undefined : inboxes.get(inboxKey);
     const unit = row.unit_id === null ? undefined : units.get(key(report.tenantId, row.unit_id));
     return {
       state: stateOf(row, inbox, options.maxPendingItems),
+      counted: inbox ? countedIn(inbox) : null,
       sessionLocked: lockedChildren.has(key(report.tenantId, report.sessionId)),
       inboxLocked: inboxKey === null || lockedInboxes.has(inboxKey) || lockedChildren.has(inboxKey),
       unit: unit === undefined ? null : unitOf(unit),
       callLocked: unit === undefined || lockedCalls.has(key(report.tenantId, unit.delegationId)),
-      itemSeq: seq.seq,
+      itemSeq: row.item_seq,
       hasWake: row.has_wake,
     };
   });
+}
+
+function countedIn({ tenantId, id, pending }: LoadedInbox): LoadedReport['counted'] {
+  return pending === null ? null : { tenantId, sessionId: id, pending };
 }
 
 function key(tenantId: string, id: string): string {
@@ -228,6 +234,7 @@ function lockWaiting(sql: LaneSql, keys: Fragment, now: number): PromiseLike<Loc
 }
 
 interface LoadedRow {
+  item_seq: number;
   session_id: string | null;
   described: boolean;
   deleted: boolean;
@@ -281,8 +288,8 @@ interface LoadedUnit {
 interface LoadedInbox {
   tenantId: string;
   id: string;
-  /** Never counted further than the limit. */
-  pending: number;
+  /** Never counted further than the limit; null: not counted. */
+  pending: number | null;
   /** A parked report for this parent has been tried as often as is worth it. */
   parked: boolean;
 }
@@ -316,7 +323,7 @@ function loadReports(
   sql: LaneSql,
   keys: Fragment,
   reports: readonly Report[],
-  { maxPendingItems, parkAfterAttempts, now }: LoadOptions,
+  { maxPendingItems, roomy, parkAfterAttempts, now }: LoadOptions,
 ) {
   // Where no report asks for one, there may be one: it is used up by the result that comes after it.
   const wantsText = reports.some(
@@ -376,11 +383,14 @@ function loadReports(
         order by q.turn desc limit 1
       ) k on true
     )
-    select path.*, case when n = 1 then (
+    select path.*, nextval('item_seq') as item_seq, case when n = 1 then (
       select json_agg(json_build_object('tenantId', d.tenant_id, 'id', d.inbox_id,
-        'pending', (select count(*) from (
+        'pending', case when (d.tenant_id, d.inbox_id) not in (
+          select * from unnest(${roomy.map((r) => r.tenantId)}::text[],
+            ${roomy.map((r) => r.sessionId)}::text[])
+        ) then (select count(*) from (
           select 1 from items i where i.tenant_id = d.tenant_id and i.session_id = d.inbox_id
-            and i.acked_at is null limit ${maxPendingItems}) q),
+            and i.acked_at is null limit ${maxPendingItems}) q) end,
         'parked', exists (
           select 1 from parked_reports q where q.tenant_id = d.tenant_id
             and q.parent_session_id = d.inbox_id and q.state = 'parked'
@@ -415,7 +425,7 @@ function loadReports(
           and q.tenant_id = u.tenant_id and q.ended_at is null
       ) t
     ) end as units
-    from path order by n`;
+    from (select * from path order by n) path`;
 }
 
 /** A summary longer than any item shows is not loaded whole; what is cut is still seen to be so. */
@@ -431,11 +441,6 @@ function unitOf(row: LoadedUnit): UnitState {
   const { mode, wakes, notifyFailures, origin, ...unit } = row;
   const dispatchedAt = { ms: row.dispatchedAt, text: instantToWire(row.dispatchedAt) };
   return { ...unit, call: { mode, wakes, notifyFailures, dispatchedAt, origin } };
-}
-
-function nextItemSeqs(sql: LaneSql, count: number) {
-  return sql<{ seq: number }[]>`
-    select nextval('item_seq') as seq from generate_series(1, ${count}::int)`;
 }
 
 function stateOf(
@@ -472,7 +477,7 @@ function stateOf(
             channelKind: row.inbox_channel,
             viewers: row.inbox_viewed ? 1 : 0,
           }),
-          room: maxPendingItems - inbox.pending,
+          room: inbox.pending === null ? Infinity : maxPendingItems - inbox.pending,
         }
       : null,
     work: row.work,

@@ -205,16 +205,19 @@ function endUnits(sql: LaneSql, rows: BatchWrites['units'], at: string): Promise
     where u.tenant_id = r.tenant_id and u.unit_id = r.unit_id`;
 }
 
-/** A call ends with its last unit; it is locked, so that no two units are each other's last. */
+/**
+ * A call ends with its last unit; it is locked, so that no two units are each other's last. One that
+ * has ended keeps its time: asked for by "is null", the index of all live calls would be read whole.
+ */
 function endCalls(sql: LaneSql, rows: BatchWrites['units'], at: string): PromiseLike<unknown> {
   return sql`
-    update delegations d set ended_at = ${at}::timestamptz
+    update delegations d set ended_at = coalesce(d.ended_at, ${at}::timestamptz)
     from (
       select distinct * from unnest(
         ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.unit.delegationId)}::text[]
       ) as q(tenant_id, delegation_id)
     ) r
-    where d.tenant_id = r.tenant_id and d.delegation_id = r.delegation_id and d.ended_at is null
+    where d.tenant_id = r.tenant_id and d.delegation_id = r.delegation_id
       and not exists (
         select 1 from units u where u.delegation_id = d.delegation_id
           and u.tenant_id = d.tenant_id and u.ended_at is null)`;
