@@ -23,6 +23,8 @@ import { naiveRoutes } from './naive.ts';
 
 const REPORTS = Number(process.env['BENCH_REPORTS'] ?? 20_000);
 const PARENTS = 200;
+/** Of a fan-out. */
+const TASKS = 8;
 /** A prime that divides no number of children that is used here. */
 const STRIDE = 7_919;
 const OUTPUT = 'The result of this sub-agent is a sentence like any other. '.repeat(4);
@@ -54,10 +56,12 @@ try {
     print(connections, 'unique', real, noopResult);
     print(connections, 'half repeats', repeats, noopResult);
     if (connections >= 64) {
-      const delegated = await measure(connections, 'delegated', count);
-      print(connections, 'delegated', delegated, noopResult);
-      const ratio = (delegated.perSecond / real.perSecond).toFixed(2);
-      console.log(`${' '.repeat(20)}${ratio} of the rate of single work`);
+      for (const kind of ['fan-outs', 'lone tasks'] as const) {
+        const delegated = await measure(connections, kind, count);
+        print(connections, kind, delegated, noopResult);
+        const ratio = (delegated.perSecond / real.perSecond).toFixed(2);
+        console.log(`${' '.repeat(20)}${ratio} of the rate of single work`);
+      }
     }
     if (connections === 64) {
       const naiveResult = await measure(connections, 'naive', count / 5);
@@ -103,7 +107,7 @@ async function listen({ fetch }: { fetch: Parameters<typeof serve>[0]['fetch'] }
 /** Runs one load over children of its own and proves by counting that each was delivered once. */
 async function measure(
   connections: number,
-  kind: 'warm-up' | 'unique' | 'repeats' | 'delegated' | 'naive',
+  kind: 'warm-up' | 'unique' | 'repeats' | 'fan-outs' | 'lone tasks' | 'naive',
   count: number,
 ): Promise<LoadResult> {
   runs += 1;
@@ -117,7 +121,8 @@ async function measure(
     insert into sessions (tenant_id, id, created_at, described_at, parent_session_id, agent_name)
     select 'default', ${run} || 'c' || g, now(), now(), ${run} || 'p' || (g % ${PARENTS}::int), 'coder'
     from generate_series(0, ${children - 1}::int) g`;
-  if (kind === 'delegated') await delegateAll(run);
+  const isDelegated = kind === 'fan-outs' || kind === 'lone tasks';
+  const calls = isDelegated ? await delegateAll(run, kind === 'fan-outs' ? TASKS : 1) : children;
   const path = kind === 'naive' ? '/v1/naive/' : '/v1/sessions/';
   const requests = Array.from({ length: count }, (_, at) => {
     // A repeat follows its original at a distance, as a retry does; the first ones at once.
@@ -137,34 +142,41 @@ async function measure(
     select count(*)::int as items, count(distinct source)::int as children from items
     where session_id like ${`${run}p%`}`;
   const refused = count - (result.statuses['204'] ?? 0);
-  if (row?.['items'] !== children || row['children'] !== children || refused > 0) {
-    throw new Error(`${kind}: ${JSON.stringify({ ...row, children, statuses: result.statuses })}`);
+  if (row?.['items'] !== calls || row['children'] !== calls || refused > 0) {
+    throw new Error(`${kind}: ${JSON.stringify({ ...row, calls, statuses: result.statuses })}`);
   }
   return result;
 }
 
-/** Makes each child of the run the task of a delegation of its own, which its report ends. */
-async function delegateAll(run: string): Promise<void> {
-  const children = await admin`
-    update sessions set current_work_id = 'subagent_' || id
-    where id like ${`${run}c%`} returning id, parent_session_id`;
+/** Makes the children of the run tasks of calls, so many each, and says how many calls. */
+async function delegateAll(run: string, tasks: number): Promise<number> {
+  // Children of one parent are PARENTS numbers apart.
   await admin`
+    create table bench_tasks as
+    select id, parent_session_id as parent, place % ${tasks}::int as task,
+      'deleg_' || parent_session_id || '_' || place / ${tasks}::int as call
+    from (
+      select *, substr(id, ${run.length + 2})::int / ${PARENTS}::int as place from sessions
+      where id like ${`${run}c%`}) s`;
+  await admin`
+    update sessions set current_work_id = 'subagent_' || id where id like ${`${run}c%`}`;
+  const calls = await admin`
     insert into delegations (tenant_id, delegation_id, origin_session_id, parent_session_id, mode,
       wakes, task_count, goals, request, notify_failures, created_at)
-    select 'default', 'deleg_' || id, parent_session_id, parent_session_id, 'background', true, 1,
-      '["a goal"]', '{}', false, now()
-    from sessions where id like ${`${run}c%`}`;
+    select 'default', call, parent, parent, 'background', true, count(*),
+      jsonb_agg('a goal'::text), '{}', false, now()
+    from bench_tasks group by call, parent returning 1`;
   await admin`
     insert into units (tenant_id, unit_id, delegation_id, ordinal, task_indexes, status)
-    select 'default', 'deleg_' || id, 'deleg_' || id, 0, '[0]', 'running'
-    from sessions where id like ${`${run}c%`}`;
+    select 'default', call, call, 0, jsonb_agg(task), 'running' from bench_tasks group by call`;
   await admin`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title, status,
       created_at, delegation_id, unit_id, task_index, goal)
-    select 'default', current_work_id, parent_session_id, id, 'coder', '', 'launching', now(),
-      'deleg_' || id, 'deleg_' || id, 0, 'a goal'
-    from sessions where id like ${`${run}c%`}`;
-  if (children.length === 0) throw new Error('there are no children to delegate to');
+    select 'default', 'subagent_' || id, parent, id, 'coder', '', 'launching', now(), call, call,
+      task, 'a goal'
+    from bench_tasks`;
+  await admin`drop table bench_tasks`;
+  return calls.length;
 }
 
 function noopRequests(count: number): Load['requests'] {

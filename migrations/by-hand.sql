@@ -4,7 +4,7 @@
 -- to millions of rows are vacuumed and analysed long before a fifth of them has changed.
 ALTER TABLE "sessions" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
 ALTER TABLE "items" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
-ALTER TABLE "work" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
+ALTER TABLE "work" SET (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 200);--> statement-breakpoint
 ALTER TABLE "parked_reports" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
 ALTER TABLE "assistant_texts" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint
 ALTER TABLE "turn_responses" SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);--> statement-breakpoint

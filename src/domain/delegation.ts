@@ -348,7 +348,7 @@ export function taskResult(
   task: { taskIndex: number; sessionId: string; workId: string; durationSeconds: number },
   end: TaskEnd,
 ): TaskResult {
-  return {
+  const result: TaskResult = {
     task_index: task.taskIndex,
     session_id: task.sessionId,
     work_id: task.workId,
@@ -360,9 +360,10 @@ export function taskResult(
     api_calls: end.apiCalls,
     duration_seconds: task.durationSeconds,
     model: end.model,
-    ...(end.stall && stallFields(end.stall)),
-    ...(end.timeoutMs !== undefined && { timeout_seconds: end.timeoutMs / 1000 }),
   };
+  if (end.stall) Object.assign(result, stallFields(end.stall));
+  if (end.timeoutMs !== undefined) result.timeout_seconds = end.timeoutMs / 1000;
+  return result;
 }
 
 function stallFields(stall: StallFigures): StallFields {
@@ -484,10 +485,9 @@ export function delegationDetails(
   const results = cutSummaries(ended.results.toSorted((a, b) => a.task_index - b.task_index));
   const error = unitError(results);
   const [only, ...others] = results;
-  return {
+  const details: DelegationDetails = {
     type: 'async_delegation',
     delegation_id: ended.unit.unitId,
-    ...ended.origin,
     status: unitStatus(results),
     is_batch: true,
     results,
@@ -496,9 +496,11 @@ export function delegationDetails(
     completed_at: ended.completedAt,
     total_duration_seconds: ended.totalDurationSeconds,
     display_kind: 'async_delegation_complete',
-    ...(only && others.length === 0 && fieldsOfOnly(only, ended.origin)),
-    ...(error !== null && { error }),
+    ...ended.origin,
   };
+  if (only && others.length === 0) Object.assign(details, fieldsOfOnly(only, ended.origin));
+  if (error !== null) details.error = error;
+  return details;
 }
 
 function fieldsOfOnly(result: TaskResult, { goals }: DelegationOrigin): OnlyTaskFields {

@@ -138,7 +138,8 @@ function taskEndOf(
   if (report.origin.kind === 'end') return report.origin.task;
   if (isSaidInPlace(report, status)) return report.result as unknown as TaskEnd;
   return resultFromReport({
-    ...task,
+    apiCalls: task.apiCalls,
+    model: task.model,
     reportStatus: report.status === 'failed' ? 'failed' : 'idle',
     outcome: outcomeSaid(report.outcome),
     output,

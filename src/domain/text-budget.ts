@@ -44,13 +44,10 @@ function commonLimit(sizes: number[], total: number): number {
 function cutTo(limit: number, result: TaskResult): TaskResult {
   const summary = result.summary === null ? null : firstUtf8Bytes(result.summary, limit);
   const error = result.error === null ? null : firstUtf8Bytes(result.error, limit);
-  return {
-    ...result,
-    summary,
-    error,
-    ...(summary?.length !== result.summary?.length && { summary_truncated: true }),
-    ...(error?.length !== result.error?.length && { error_truncated: true }),
-  };
+  const cut: TaskResult = { ...result, summary, error };
+  if (summary?.length !== result.summary?.length) cut.summary_truncated = true;
+  if (error?.length !== result.error?.length) cut.error_truncated = true;
+  return cut;
 }
 
 /** How many bytes the text has, counted up to `max`. */

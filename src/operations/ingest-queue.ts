@@ -13,10 +13,11 @@ const BATCH_MAX = 128;
 /** … and at most so much text, so that a few large outputs do not hold up the many small ones. */
 const BATCH_MAX_CHARS = 8 * 1024 * 1024;
 /**
- * Two flushes in flight hide each other's commit, four are worse. The second goes only when it is
- * full: two halves of a batch cost more than the whole (bench/ingest.ts).
+ * Two flushes in flight hide each other's commit, four are worse; and the second only where so many
+ * wait that it is worth what every flush costs by itself (bench/ingest.ts).
  */
 const FLUSHES_IN_FLIGHT = 2;
+const WORTH_A_SECOND = 24;
 /** How many reports wait at most; beyond it 503 `overloaded`. At 5,000/s that is two seconds. */
 const QUEUE_MAX = 10_000;
 /** How much text waits at most: what bounds the memory that waiting reports take. */
@@ -78,7 +79,7 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
   }
 
   function flush(): void {
-    const isWorthIt = flushes === 0 || waiting.length >= BATCH_MAX;
+    const isWorthIt = flushes === 0 || waiting.length >= WORTH_A_SECOND;
     if (flushes >= FLUSHES_IN_FLIGHT || !isWorthIt) return;
     const batch = takeBatch();
     if (batch.length === 0) return;

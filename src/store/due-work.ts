@@ -37,7 +37,7 @@ export function dueWork(page: { now: number; limit: number }) {
       ) end as heartbeats
     from (
       select * from work
-      where ended_at is null and due_at <= ${page.now}::timestamptz
+      where due_at <= ${page.now}::timestamptz
       order by due_at limit ${page.limit}
     ) w
     left join lateral (
@@ -121,7 +121,7 @@ export async function pullDueDown(
   const rows = await tx.execute<{ found: number; pulled: number }>(sql`
     with found as materialized (
       select tenant_id, work_id from work
-      where ended_at is null and due_at > ${now}::timestamptz
+      where due_at > ${now}::timestamptz
       order by due_at desc limit ${limit}
     ), free as materialized (
       select q.tenant_id, q.work_id from found f

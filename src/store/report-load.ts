@@ -58,10 +58,7 @@ export async function lockAndLoad(
     options.locked === 'skip' ? lockSkipping(sql, keys) : lockWaiting(sql, keys, options.now);
   // Sent in this order, and one flat Promise.all: of several errors the first statement's must win,
   // not that the rest of the transaction was aborted by it.
-  const answers = await Promise.all<unknown>([
-    ...locks,
-    loadReports(sql, keys, reports, options),
-  ]);
+  const answers = await Promise.all<unknown>([...locks, loadReports(sql, keys, reports, options)]);
   const rows = answers.pop() as LoadedRow[];
   const locked = answers as LockedRow[][];
   const rowsLocked = locked.flat();
@@ -282,7 +279,7 @@ interface LoadedUnit {
   wakes: boolean;
   notifyFailures: boolean;
   dispatchedAt: number;
-  origin: DelegationOrigin;
+  origin: DelegationOrigin | null;
 }
 
 interface LoadedInbox {
@@ -403,17 +400,17 @@ function loadReports(
         'delegationId', u.delegation_id, 'group', u.group_name,
         'ended', u.ended_at is not null, 'revision', u.revision,
         'lastItemSeq', u.last_item_seq, 'open', t.open,
-        'results', case when u.ended_at is not null or t.open <= k.reports then coalesce((
+        'results', case when t.may_end then coalesce((
           select json_agg(${shownResult(sql)} order by q.task_index) from work q
           where q.unit_id = u.unit_id and q.tenant_id = u.tenant_id and q.result is not null
           ), '[]') end,
         'mode', d.mode, 'wakes', d.wakes, 'notifyFailures', d.notify_failures,
         'dispatchedAt', ${epochMs(sql, sql`d.created_at`)},
-        'origin', json_build_object('session_key', d.session_key,
-          'origin_ui_session_id', d.origin_ui_session_id,
+        'origin', case when t.may_end or d.notify_failures then json_build_object(
+          'session_key', d.session_key, 'origin_ui_session_id', d.origin_ui_session_id,
           'origin_session_id', d.origin_session_id, 'parent_session_id', d.parent_session_id,
           'goals', d.goals, 'context', d.context, 'toolsets', d.toolsets, 'role', d.role,
-          'model', d.model)))
+          'model', d.model) end))
       from (
         select tenant_id, unit_id, count(*) as reports from path
         where terminal and unit_id is not null group by tenant_id, unit_id
@@ -421,8 +418,11 @@ function loadReports(
       join units u on u.tenant_id = k.tenant_id and u.unit_id = k.unit_id
       join delegations d on d.tenant_id = u.tenant_id and d.delegation_id = u.delegation_id
       cross join lateral (
-        select count(*) as open from work q where q.unit_id = u.unit_id
-          and q.tenant_id = u.tenant_id and q.ended_at is null
+        select count(*) as open, u.ended_at is not null or count(*) <= k.reports as may_end
+        from (
+          select 1 from work q where q.unit_id = u.unit_id
+            and q.tenant_id = u.tenant_id and q.ended_at is null limit k.reports + 1
+        ) q
       ) t
     ) end as units
     from (select * from path order by n) path`;
@@ -438,9 +438,24 @@ function shownResult(sql: LaneSql) {
 }
 
 function unitOf(row: LoadedUnit): UnitState {
-  const { mode, wakes, notifyFailures, origin, ...unit } = row;
   const dispatchedAt = { ms: row.dispatchedAt, text: instantToWire(row.dispatchedAt) };
-  return { ...unit, call: { mode, wakes, notifyFailures, dispatchedAt, origin } };
+  return {
+    unitId: row.unitId,
+    delegationId: row.delegationId,
+    group: row.group,
+    ended: row.ended,
+    revision: row.revision,
+    lastItemSeq: row.lastItemSeq,
+    open: row.open,
+    results: row.results,
+    call: {
+      mode: row.mode,
+      wakes: row.wakes,
+      notifyFailures: row.notifyFailures,
+      dispatchedAt,
+      origin: row.origin,
+    },
+  };
 }
 
 function stateOf(

@@ -125,6 +125,7 @@ function updateWork(
   return sql`
     update work w set status = r.status,
       ended_at = case when r.ended then coalesce(w.ended_at, ${at}::timestamptz) end,
+      due_at = case when not r.ended then w.due_at end,
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
       result_response_id = r.result_response_id, provisional = r.provisional,
       awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id,

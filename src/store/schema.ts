@@ -144,7 +144,10 @@ export const work = pgTable(
     /** Its child was deleted: it counts for its unit, and for no session that comes after. */
     retired: boolean('retired').notNull().default(false),
 
-    /** No clock of this entry runs out before: a lower bound, moved only when it has passed. */
+    /**
+     * No clock of this entry runs out before: a lower bound, moved only when it has passed. null when
+     * it has none or has ended, so that the end of one without clocks changes no index.
+     */
     dueAt: instant('due_at'),
     childTimeoutMs: bigint('child_timeout_ms', { mode: 'number' }),
     stall: jsonb('stall').$type<{ idleMs: number; inToolMs: number; graceMs: number }>(),
@@ -167,7 +170,7 @@ export const work = pgTable(
       .where(sql`${t.delegationId} is not null`),
     index('work_due')
       .on(t.dueAt)
-      .where(sql`${t.endedAt} is null and ${t.dueAt} is not null`),
+      .where(sql`${t.dueAt} is not null`),
     check(
       'work_task_whole',
       sql`(${t.unitId} is null) = (${t.taskIndex} is null) and (${t.unitId} is null) = (${t.delegationId} is null)`,
@@ -184,6 +187,7 @@ export const work = pgTable(
       'work_ended_or_live',
       sql`(${t.endedAt} is null) = (${t.status} in ('launching', 'running', 'cancelling', 'stalling'))`,
     ),
+    check('work_due_while_live', sql`${t.endedAt} is null or ${t.dueAt} is null`),
     check(
       'work_item_per_revision',
       sql`${t.unitId} is not null or (${t.revision} = 0) = (${t.lastItemSeq} is null)`,

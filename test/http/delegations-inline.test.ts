@@ -159,19 +159,21 @@ describe('a call that is waited for', () => {
   test('is woken though the message that its call has ended was lost', async () => {
     const { answer, children } = await waiting(['a']);
     await database.sql`
-      update work set status = 'completed', ended_at = now(), result = ${database.sql.json({
-        task_index: 0,
-        session_id: children[0] ?? '',
-        work_id: 'w',
-        status: 'completed',
-        summary: 'unheard',
-        error: null,
-        exit_reason: 'completed',
-        truncated: false,
-        api_calls: 0,
-        duration_seconds: 0,
-        model: null,
-      })} where child_session_id = ${children[0] ?? ''}`;
+      update work set status = 'completed', ended_at = now(), due_at = null, result = ${database.sql.json(
+        {
+          task_index: 0,
+          session_id: children[0] ?? '',
+          work_id: 'w',
+          status: 'completed',
+          summary: 'unheard',
+          error: null,
+          exit_reason: 'completed',
+          truncated: false,
+          api_calls: 0,
+          duration_seconds: 0,
+          model: null,
+        },
+      )} where child_session_id = ${children[0] ?? ''}`;
     await database.sql`
       update units set status = 'completed', ended_at = now()
       where delegation_id in (select delegation_id from work where child_session_id = ${children[0] ?? ''})`;

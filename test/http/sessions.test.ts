@@ -4,7 +4,7 @@ import * as fc from 'fast-check';
 import { afterEach, describe, expect, it, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
-import { countDeadlocks } from '../support/deadlocks.ts';
+import { countDeadlocks } from '../support/counters.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 
 const database = useDatabase();

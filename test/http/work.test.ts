@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
-import { countDeadlocks } from '../support/deadlocks.ts';
+import { countDeadlocks } from '../support/counters.ts';
 import { deliverTo, describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
 import { startService, useService } from '../support/service.ts';
 

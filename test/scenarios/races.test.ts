@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { useDatabase } from '../support/database.ts';
-import { countDeadlocks } from '../support/deadlocks.ts';
+import { countDeadlocks } from '../support/counters.ts';
 import { describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 import {

@@ -618,6 +618,20 @@ describe('a lane', () => {
     expect([await counter(1), await counter(2)]).toEqual([2, 2]);
   });
 
+  test('sends each of them as one packet, long statements and short ones together', async () => {
+    database = open({ lanes: 1 });
+    const long = 'x'.repeat(2_000);
+    const twoTrips = async () =>
+      await database.lane(async ({ sql: send, commit }) => {
+        await Promise.all([send`select ${1}::int as n`, send`select ${long}::text`]);
+        await commit(Promise.all([send`select ${long}::text`, send`select ${2}::int as n`]));
+      });
+    await twoTrips();
+    const before = proxy.packets();
+    await twoTrips();
+    expect(proxy.packets() - before).toBe(2);
+  });
+
   test('is held to generic index plans, and nothing else is', async () => {
     const names = sql.raw(
       `'plan_cache_mode', 'enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit'`,

@@ -21,6 +21,8 @@ export interface FaultProxy {
   open(): number;
   /** How often a client has spoken after the server had: the round trips that were waited for. */
   turns(): number;
+  /** How many packets clients have sent. */
+  packets(): number;
   close(): Promise<void>;
 }
 
@@ -35,6 +37,7 @@ export async function startFaultProxy(targetUrl: string): Promise<FaultProxy> {
   let fault: Fault = 'pass';
   let accepted = 0;
   let turns = 0;
+  let packets = 0;
   const clients = new Set<net.Socket>();
 
   const listener = net.createServer((client) => {
@@ -45,6 +48,7 @@ export async function startFaultProxy(targetUrl: string): Promise<FaultProxy> {
     client.on('error', () => {}).on('close', () => (clients.delete(client), server.destroy()));
     server.on('error', () => {}).on('close', () => fault !== 'silence' && client.end());
     client.on('data', (chunk) => {
+      packets++;
       if (serverSpokeLast) turns++;
       serverSpokeLast = false;
       if (fault === 'fin') client.end();
@@ -78,6 +82,7 @@ export async function startFaultProxy(targetUrl: string): Promise<FaultProxy> {
     accepted: () => accepted,
     open: () => clients.size,
     turns: () => turns,
+    packets: () => packets,
     set: async (next) => {
       const wasRefusing = !listener.listening;
       fault = next;

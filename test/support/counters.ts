@@ -1,0 +1,36 @@
+import { setTimeout as pause } from 'node:timers/promises';
+import type { MigratedDatabase } from './database.ts';
+
+/*
+ * What PostgreSQL has counted in the test file's database. A connection may keep what it has counted
+ * until it ends, so every other one is ended first; services make new ones.
+ */
+
+/** How many deadlocks there have been. */
+export async function countDeadlocks(database: MigratedDatabase): Promise<number> {
+  await endOtherConnections(database);
+  const [row] = await database.sql<{ deadlocks: number }[]>`
+    select deadlocks::int from pg_stat_database where datname = current_database()`;
+  return row?.deadlocks ?? NaN;
+}
+
+/** How many rows and index entries have been read, by which table. */
+export async function countReads(database: MigratedDatabase): Promise<Map<string, number>> {
+  await endOtherConnections(database);
+  const rows = await database.sql<{ name: string; reads: number }[]>`
+    select t.relname as name, (t.seq_tup_read + coalesce(sum(i.idx_tup_read), 0))::int as reads
+    from pg_stat_user_tables t left join pg_stat_user_indexes i on i.relid = t.relid
+    group by t.relid, t.relname, t.seq_tup_read`;
+  return new Map(rows.map(({ name, reads }) => [name, reads]));
+}
+
+async function endOtherConnections({ sql }: MigratedDatabase): Promise<void> {
+  const ended = await sql<{ pid: number }[]>`
+    select pid, pg_terminate_backend(pid) from pg_stat_activity
+    where datname = current_database() and backend_type = 'client backend'
+      and application_name <> current_setting('application_name')`;
+  const pids = ended.map(({ pid }) => pid);
+  while ((await sql`select 1 from pg_stat_activity where pid = any(${pids})`).length > 0) {
+    await pause(5);
+  }
+}
