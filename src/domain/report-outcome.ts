@@ -1,7 +1,7 @@
 import { itemId } from './item-id.ts';
 import { retryAfterSeconds, type ParkReason, type UnstoredReason } from './parking.ts';
 import { invalid, notFound } from './refusal.ts';
-import type { Decision } from './report.ts';
+import type { Decision, WorkState } from './report.ts';
 
 /** What the forwarder is told of its report. */
 export interface ReportOutcome {
@@ -26,12 +26,9 @@ export function outcomeOf(decision: Decision): ReportOutcome {
     case 'status':
       return told('accepted');
     case 'deliver':
-      return told('delivered', decision.work.workId, decision.item && itemId(decision.item.seq));
-    case 'already_delivered': {
-      const { workId, lastItemSeq } = decision.work;
-      const item = lastItemSeq === null ? null : itemId(lastItemSeq);
-      return told('already_delivered', workId, item);
-    }
+      return toldOfWork('delivered', decision.work);
+    case 'already_delivered':
+      return toldOfWork('already_delivered', decision.work);
     case 'settled_elsewhere':
       return told('already_delivered');
     case 'interrupt':
@@ -57,6 +54,13 @@ export function outcomeOf(decision: Decision): ReportOutcome {
     case 'deliver_parked_first':
       throw new Error(`${decision.kind} is no outcome`);
   }
+}
+
+function toldOfWork(
+  outcome: ReportOutcome['outcome'],
+  { workId, lastItemSeq }: WorkState,
+): ReportOutcome {
+  return told(outcome, workId, lastItemSeq === null ? null : itemId(lastItemSeq));
 }
 
 function told(

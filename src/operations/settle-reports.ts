@@ -103,7 +103,27 @@ function decideBatch(
     return { kind: 'decided', decision };
   });
   joins.write(writes, now);
-  return { settled, writes };
+  const ended = new Map(
+    writes.units.map(({ tenantId, unit }) => [`${tenantId}\0${unit.unitId}`, unit.lastItemSeq]),
+  );
+  const told = settled.map((outcome, at) => {
+    const unit = loaded[at]?.unit ?? null;
+    if (unit === null || outcome.kind !== 'decided') return outcome;
+    const itemSeq = ended.get(`${reports[at]?.tenantId}\0${unit.unitId}`) ?? unit.lastItemSeq;
+    return itemSeq === null ? outcome : { ...outcome, decision: inItem(outcome.decision, itemSeq) };
+  });
+  return { settled: told, writes };
+}
+
+/** The decision on a task's result, which is in the item of its unit. */
+function inItem(decision: Decision, lastItemSeq: number): Decision {
+  if (decision.kind === 'deliver') {
+    return { ...decision, work: { ...decision.work, lastItemSeq } };
+  }
+  if (decision.kind === 'already_delivered') {
+    return { ...decision, work: { ...decision.work, lastItemSeq } };
+  }
+  return decision;
 }
 
 function needsMoreLocks(decision: Decision, row: LoadedReport): boolean {

@@ -632,6 +632,18 @@ describe('a unit', () => {
     expect(await inbox(parent)).toHaveLength(1);
   });
 
+  test('names its item to the report that ends it, and to each repeat after that', async () => {
+    const { children, parent } = await dispatched(['a', 'b']);
+    const itemOf = async (child: string | undefined, result: object) =>
+      (await done(child ?? '', result)).headers['delivery-item-id'];
+    expect(await itemOf(children[0], { summary: 'one' })).toBeUndefined();
+    const named = await itemOf(children[1], { summary: 'two' });
+    const [item] = await inbox(parent);
+    expect(named).toBe(item.id);
+    expect(await itemOf(children[0], { summary: 'one' })).toBe(item.id);
+    expect(await itemOf(children[1], { summary: 'two' })).toBe(item.id);
+  });
+
   test('shows long summaries cut, and whole at the work entry', async () => {
     const long = 'ä'.repeat(200 * 1024);
     const { item, id, workIds } = await ended([{ summary: long }, { summary: 'short' }]);
