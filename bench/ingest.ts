@@ -171,9 +171,9 @@ async function delegateAll(run: string, tasks: number): Promise<number> {
     select 'default', call, call, 0, jsonb_agg(task), 'running' from bench_tasks group by call`;
   await admin`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title, status,
-      created_at, delegation_id, unit_id, task_index, goal)
-    select 'default', 'subagent_' || id, parent, id, 'coder', '', 'launching', now(), call, call,
-      task, 'a goal'
+      created_at, deadline_at, due_at, delegation_id, unit_id, task_index, goal)
+    select 'default', 'subagent_' || id, parent, id, 'coder', '', 'launching', now(),
+      now() + interval '1 day', now() + interval '1 day', call, call, task, 'a goal'
     from bench_tasks`;
   await admin`drop table bench_tasks`;
   return calls.length;
