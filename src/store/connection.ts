@@ -131,24 +131,23 @@ export async function openConnection(options: ConnectionOptions): Promise<Connec
 }
 
 /**
- * Sends what is written in one turn of the event loop, and in the next, as one packet: the driver
- * writes each statement by itself and small ones a turn later, and each write is a system call that
- * wakes the server up for a part of what it is about to get. For a socket that connects already:
- * `connect` puts Node's own `write` back.
+ * Sends what belongs together as one packet: the driver writes each statement by itself and a short
+ * one with the next turn of the event loop, and each write is a system call that wakes the server up
+ * for a part of what it is about to get. For a socket that connects already: `connect` puts Node's
+ * own `write` back.
  */
 function gatherWrites(socket: net.Socket): void {
   const write = socket.write.bind(socket) as (...args: unknown[]) => boolean;
   let gathering = false;
+  const flush = () => {
+    gathering = false;
+    socket.uncork();
+  };
   socket.write = (...args: unknown[]) => {
     if (!gathering) {
       gathering = true;
       socket.cork();
-      setImmediate(() =>
-        setImmediate(() => {
-          gathering = false;
-          socket.uncork();
-        }),
-      );
+      setImmediate(flush);
     }
     return write(...args);
   };

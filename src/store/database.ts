@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn, setTimeout as pause } from 'node:timers/promises';
+import { setTimeout as pause } from 'node:timers/promises';
 import { DrizzleQueryError } from 'drizzle-orm';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres from 'postgres';
@@ -456,7 +456,7 @@ async function inTransaction<T>(
       let failed = false;
       sent.catch(() => (failed = true));
       // Statements reach the driver within microtasks, its socket with the next turn: in between.
-      await nextTurn();
+      await new Promise((resolve) => process.nextTick(resolve));
       // A statement that could not even be sent fails nothing on the server.
       if (failed) return await sent;
       scope.assertOpen();

@@ -65,7 +65,8 @@ export function readDatabaseUrl(databaseUrl: string): Target {
  * happen on it; the result may still be connecting, and buffers what is written.
  */
 export async function dial(target: Target, own: (socket: net.Socket) => void): Promise<net.Socket> {
-  const socket = new net.Socket();
+  // An option of every stream, which the types of sockets leave out.
+  const socket = new net.Socket({ writableHighWaterMark: WRITE_AHEAD_BYTES } as object);
   own(socket);
   // Small writes follow each other without an answer between them: Nagle would hold them back.
   socket.setNoDelay(true);
@@ -79,6 +80,12 @@ export async function dial(target: Target, own: (socket: net.Socket) => void): P
   if (answer[0] === noTls && ['allow', 'prefer'].includes(target.sslMode)) return socket;
   throw new Error('the server does not speak TLS, which sslmode demands');
 }
+
+/**
+ * The driver holds statements back while a socket has more than this to send: a batch is 200 KB, and
+ * goes out as one.
+ */
+const WRITE_AHEAD_BYTES = 16 * 1024 * 1024;
 
 const sslRequest = Buffer.from([0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
 const noTls = 'N'.charCodeAt(0);

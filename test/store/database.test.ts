@@ -618,18 +618,20 @@ describe('a lane', () => {
     expect([await counter(1), await counter(2)]).toEqual([2, 2]);
   });
 
-  test('sends each of them as one packet, long statements and short ones together', async () => {
+  test('sends each of them as one packet, however much it is, with commit right behind', async () => {
     database = open({ lanes: 1 });
-    const long = 'x'.repeat(2_000);
+    const long = 'x'.repeat(20_000);
     const twoTrips = async () =>
       await database.lane(async ({ sql: send, commit }) => {
-        await Promise.all([send`select ${1}::int as n`, send`select ${long}::text`]);
-        await commit(Promise.all([send`select ${long}::text`, send`select ${2}::int as n`]));
+        await Promise.all([send`select ${long}::text`, send`select ${long}::text as b`]);
+        await commit(
+          Promise.all([send`select ${long}::text as c`, send`select ${long}::text as d`]),
+        );
       });
     await twoTrips();
     const before = proxy.packets();
     await twoTrips();
-    expect(proxy.packets() - before).toBe(2);
+    expect(proxy.packets() - before).toBe(3);
   });
 
   test('is held to generic index plans, and nothing else is', async () => {
