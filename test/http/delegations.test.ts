@@ -21,6 +21,10 @@ const inbox = (parent: string) => inboxOf(service, { parent });
 const done = (child: string, result: object = {}, report: object = {}) =>
   reportIdle(service, child, { result, ...report });
 
+/** The item that a report of the child is told of. */
+const itemToldOf = async (child: string | undefined, result: object) =>
+  (await done(child ?? '', result)).headers['delivery-item-id'];
+
 const idsOf = (page: { data: { delegation_id: string }[] }) =>
   page.data.map((row) => row.delegation_id);
 
@@ -634,14 +638,12 @@ describe('a unit', () => {
 
   test('names its item to the report that ends it, and to each repeat after that', async () => {
     const { children, parent } = await dispatched(['a', 'b']);
-    const itemOf = async (child: string | undefined, result: object) =>
-      (await done(child ?? '', result)).headers['delivery-item-id'];
-    expect(await itemOf(children[0], { summary: 'one' })).toBeUndefined();
-    const named = await itemOf(children[1], { summary: 'two' });
+    expect(await itemToldOf(children[0], { summary: 'one' })).toBeUndefined();
+    const named = await itemToldOf(children[1], { summary: 'two' });
     const [item] = await inbox(parent);
     expect(named).toBe(item.id);
-    expect(await itemOf(children[0], { summary: 'one' })).toBe(item.id);
-    expect(await itemOf(children[1], { summary: 'two' })).toBe(item.id);
+    expect(await itemToldOf(children[0], { summary: 'one' })).toBe(item.id);
+    expect(await itemToldOf(children[1], { summary: 'two' })).toBe(item.id);
   });
 
   test('shows long summaries cut, and whole at the work entry', async () => {
