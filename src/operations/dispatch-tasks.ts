@@ -8,7 +8,7 @@ import { firstDueAt, type StallSettings } from '../domain/liveness.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
 import { setInboxOpened } from '../store/inboxes.ts';
-import { insertStubs, selectAncestorsAmong } from '../store/sessions.ts';
+import { insertStubs, lockSessions, selectAncestorsAmong } from '../store/sessions.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import {
   adoptChildren,
@@ -135,8 +135,9 @@ async function decideAndWrite<Value extends object>(
 type Situation = Awaited<ReturnType<typeof loadSituation>>;
 
 /**
- * Loads under the locks of all sessions that matter; null if there have come to be more of them
- * while the locks were waited for: taken one after the other they would be out of order.
+ * Loads under the locks of all sessions that matter; null if more or stronger ones have come to be
+ * needed while these were waited for: taken one after the other they would be out of order. An
+ * inbox is opened under a lock that deliveries wait for, and parks as well.
  */
 async function lockAndLoad(
   tx: Queryable,
@@ -147,9 +148,12 @@ async function lockAndLoad(
   const of = { tenantId, parentId, childIds };
   await insertStubs(tx, { tenantId, ids: [...new Set([parentId, ...childIds])], now });
   const before = await loadSituation(tx, of);
-  await lockForDispatch(tx, { tenantId, ids: before.touched });
+  const lock = before.parent.inboxEverOpened ? lockForDispatch : lockSessions;
+  await lock(tx, { tenantId, ids: before.touched });
   const situation = await loadSituation(tx, of);
-  return situation.touched.every((id) => before.touched.includes(id)) ? situation : null;
+  const areLocked = situation.touched.every((id) => before.touched.includes(id));
+  const mayOpen = situation.parent.inboxEverOpened || !before.parent.inboxEverOpened;
+  return areLocked && mayOpen ? situation : null;
 }
 
 async function loadSituation(

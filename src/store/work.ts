@@ -146,7 +146,8 @@ export async function loadDispatchedChildren(
 
 /**
  * Locks these sessions, in id order, against reports of them as children, other dispatches, changes
- * and deletion. Deliveries into their inboxes go on.
+ * and deletion. Deliveries into their inboxes go on: for a parent whose inbox is opened, which
+ * deliveries decide by, it must be `lockSessions`.
  */
 export async function lockForDispatch(
   tx: Queryable,

@@ -34,6 +34,13 @@ async function rounds(count: number, round: (n: number) => Promise<void>): Promi
   }
 }
 
+async function waitsForLock(): Promise<boolean> {
+  const rows = await database.sql`
+    select 1 from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'`;
+  return rows.length > 0;
+}
+
 describe('a report and what opens the inbox, in parallel', () => {
   const openers: Record<string, (by: TestService, parent: string) => Promise<unknown>> = {
     'PUT …/inbox': (by, parent) => by.request('PUT', `${path(parent)}/inbox`),
@@ -64,6 +71,29 @@ describe('a report and what opens the inbox, in parallel', () => {
       expect(rows).toMatchObject([{ parked: 0, items: 1, open: true }]);
     });
   });
+
+  test.each(Object.keys(openers))(
+    '%s waits for a delivery that has found it closed, and one beside an open inbox does not',
+    async (name) => {
+      const open = openers[name];
+      const parent = freshId('parent');
+      await one.request('PUT', path(parent), { sub_agent_name: 'x' });
+      const delivery = await database.sql.reserve();
+      await delivery`begin`;
+      await delivery`select 1 from sessions where id = ${parent} for key share`;
+      const opening = open?.(other, parent);
+      const isAnswered = opening?.then(() => 'answered');
+      await expect.poll(async () => await Promise.race([isAnswered, waitsForLock()])).toBe(true);
+      await delivery`commit`;
+      expect(await opening).toMatchObject({ status: expect.toSatisfy((status) => status < 300) });
+      await delivery`begin`;
+      await delivery`select 1 from sessions where id = ${parent} for key share`;
+      const dispatch = openers['a dispatch to another child'];
+      expect(await dispatch?.(other, parent)).toMatchObject({ status: 201 });
+      await delivery`commit`;
+      delivery.release();
+    },
+  );
 
   test('a report and the PUT that makes its session known: delivered once', async () => {
     await rounds(ROUNDS / 5, async (n) => {

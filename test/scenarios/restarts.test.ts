@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { useDatabase } from '../support/database.ts';
 import { describeChild, freshId, path } from '../support/delivery.ts';
 import { startLoad, type Load } from '../support/load.ts';
@@ -14,6 +14,7 @@ import { startProcess, type ServiceProcess } from '../support/process.ts';
 const database = useDatabase();
 const FORWARDERS = 24;
 const ROUNDS = process.env['LONG'] ? 10 : 1;
+vi.setConfig({ testTimeout: ROUNDS * 60_000 });
 
 /** A parent with an open inbox, and its children. */
 async function family(service: Pick<ServiceProcess, 'request'>) {
