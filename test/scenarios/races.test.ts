@@ -85,7 +85,7 @@ describe('a report and what opens the inbox, in parallel', () => {
       const isAnswered = opening?.then(() => 'answered');
       await expect.poll(async () => await Promise.race([isAnswered, waitsForLock()])).toBe(true);
       await delivery`commit`;
-      expect(await opening).toMatchObject({ status: expect.toSatisfy((status) => status < 300) });
+      expect(await opening).toMatchObject({ status: expect.toSatisfy((code) => code < 300) });
       await delivery`begin`;
       await delivery`select 1 from sessions where id = ${parent} for key share`;
       const dispatch = openers['a dispatch to another child'];
