@@ -126,6 +126,8 @@ export async function pullDueDown(
     ), free as materialized (
       select q.tenant_id, q.work_id from found f
       join work q on q.tenant_id = f.tenant_id and q.work_id = f.work_id
+        -- Asked again of the locked row: it may have ended since it was found.
+        and q.due_at is not null
       for no key update of q skip locked
     ), pulled as (
       update work w set due_at = ${now}::timestamptz from free f

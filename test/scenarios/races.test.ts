@@ -241,6 +241,31 @@ describe('a session that is locked elsewhere', () => {
   });
 });
 
+describe('a repeated sign of life', () => {
+  test('waits for a report that ends its turn meanwhile, and does not bring it back', async () => {
+    const pair = newPair(one);
+    const { parent, child } = pair;
+    await describeChild(one, parent, child);
+    await status(pair, { status: 'running' });
+    await take(pair, [dispatches()]);
+    const ending = await database.sql.reserve();
+    await ending`begin`;
+    await ending`select 1 from sessions where id = ${child} for no key update`;
+    const sign = status(pair, { status: 'running' });
+    const isAnswered = sign.then(() => 'answered');
+    await expect.poll(async () => await Promise.race([isAnswered, waitsForLock()])).toBe(true);
+    await ending`
+      update work set status = 'completed', ended_at = now(), due_at = null, revision = 1,
+        last_item_seq = 1
+      where child_session_id = ${child}`;
+    await ending`commit`;
+    ending.release();
+    expect(await sign).toMatchObject({ status: 204 });
+    const work = await database.sql`select status from work where child_session_id = ${child}`;
+    expect(work).toEqual([{ status: 'completed' }]);
+  });
+});
+
 describe('one poisonous report in a batch', () => {
   const lines: { msg: string; reports?: number }[] = [];
   let service: TestService;
