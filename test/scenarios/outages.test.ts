@@ -5,7 +5,16 @@ import { operationsOf, pathWith, sampleOf, type Operation } from '../support/doc
 import { startFaultProxy, type Fault, type FaultProxy } from '../support/fault-proxy.ts';
 import type { Answer } from '../support/http-client.ts';
 import { startService, type TestService } from '../support/service.ts';
-import { inboxOf, inShort, isChild, newPair, opens, status, take } from '../support/steps.ts';
+import {
+  inboxOf,
+  inShort,
+  isChild,
+  newPair,
+  opens,
+  status,
+  take,
+  type Pair,
+} from '../support/steps.ts';
 
 /* What the service answers while its database cannot be used, and how it comes back. */
 
@@ -150,9 +159,14 @@ describe.each<[string, Fault]>([
         timeout: 15_000,
       })
       .toMatch(/^204 (?:already_)?delivered$/);
-    expect(await inboxOf(pair)).toHaveLength(1);
+    await expectOneItem(pair);
   });
 });
+
+/** A connection that fell silent may still be in the pool: who gets it is answered 503. */
+async function expectOneItem(pair: Pair): Promise<void> {
+  await expect.poll(async () => await inboxOf(pair), { timeout: 15_000 }).toHaveLength(1);
+}
 
 describe('a database that goes while reports are under way', () => {
   test.each<Fault>(['reset', 'silence'])(
@@ -174,8 +188,7 @@ describe('a database that goes while reports are under way', () => {
             timeout: 15_000,
           })
           .toMatch(first === 204 ? /already_delivered/ : /delivered/);
-        // A connection that fell silent may still be in the pool: who gets it is answered 503.
-        await expect.poll(async () => await inboxOf(pair), { timeout: 15_000 }).toHaveLength(1);
+        await expectOneItem(pair);
       }
     },
   );
