@@ -389,7 +389,6 @@ function world(settings: Settings) {
   /** When, in truth, the clocks of the entry began. */
   const began = { dispatch: 0, progress: 0, interrupt: 0 };
   let sweptAt = 0;
-  let firstBeat: number | null = null;
   let hasChanged = false;
   const acts: { at: number; judgement: Act }[] = [];
   const hasEnded = () => acts.at(-1)?.judgement.kind === 'end';
@@ -423,14 +422,15 @@ function world(settings: Settings) {
     beat(beat: Beat) {
       if (heartbeats === null) {
         heartbeats = { ...beat, firstAt: clock(), progressAt: clock() };
-        firstBeat = trueNow;
         began.progress = trueNow;
         least(dueAfterFirstHeartbeat(entry, clock()));
         return;
       }
       if (!isProgress(heartbeats, beat)) return;
-      heartbeats = { ...heartbeats, ...beat, progressAt: clock() };
-      hasChanged = trueNow !== firstBeat;
+      // As store/heartbeats.ts writes it.
+      const progressAt = clock() === heartbeats.firstAt ? clock() + 1 : clock();
+      heartbeats = { ...heartbeats, ...beat, progressAt };
+      hasChanged = true;
       began.progress = trueNow;
     },
     interrupt(graceMs: number) {

@@ -418,6 +418,17 @@ describe("a child's time-out", () => {
     expect(await lateResults(unit.workId)).toMatchObject([{ output: 'late' }]);
   });
 
+  test('restarts with progress in the very millisecond of the first heartbeat', async () => {
+    const { child, workId } = await one({ stall: null, childTimeout: 10 });
+    await forSeconds(6);
+    await beat(service, child, { api_calls: 1 });
+    await beat(service, child, { api_calls: 2 });
+    await forSeconds(9);
+    expect(await statusOf(service, workId)).toBe('running');
+    await forSeconds(3);
+    expect(await statusOf(service, workId)).toBe('timeout');
+  });
+
   test('ends a child that never beat', async () => {
     const { workId } = await one({ childTimeout: 5 });
     await forSeconds(4);
