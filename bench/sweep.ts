@@ -102,8 +102,8 @@ async function makeChildren(from: number, to: number): Promise<void> {
       '{"idleMs":450000,"inToolMs":1200000,"graceMs":120000}'
     from generate_series(${from}::int, ${to - 1}::int) g`;
   await admin`
-    insert into heartbeats (tenant_id, child_session_id, work_id, api_calls, first_at, progress_at)
-    select 'default', ${run} || 'c' || g, ${run} || 'w' || g, 1, ${at}, ${at}
+    insert into heartbeats (tenant_id, child_session_id, work_id, api_calls, progressed, progress_at)
+    select 'default', ${run} || 'c' || g, ${run} || 'w' || g, 1, false, ${at}
     from generate_series(${from}::int, ${to - 1}::int) g`;
   // As autovacuum would have it a minute later.
   await admin`vacuum analyze`;

@@ -49,7 +49,7 @@ CREATE TABLE "heartbeats" (
 	"api_calls" bigint,
 	"current_tool" text,
 	"last_activity_at" text,
-	"first_at" timestamp with time zone NOT NULL,
+	"progressed" boolean NOT NULL,
 	"progress_at" timestamp with time zone NOT NULL,
 	CONSTRAINT "heartbeats_tenant_id_child_session_id_pk" PRIMARY KEY("tenant_id","child_session_id")
 );

@@ -29,8 +29,9 @@ export interface Beat {
 
 /** The newest beat of an entry, and when, by our clock, the beats told of progress. */
 export interface Heartbeats extends Beat {
-  firstAt: number;
-  /** When the last change arrived; `firstAt` until there was one. */
+  /** Whether anything has changed since the first beat. */
+  progressed: boolean;
+  /** When the last change arrived; until there was one, the first beat. */
   progressAt: number;
 }
 
@@ -231,8 +232,7 @@ function deadlineOf({ createdAt, deadlineMs }: LiveWork): Clock | null {
 function childTimeoutOf(work: LiveWork, heartbeats: Heartbeats | null): Clock | null {
   const { createdAt, childTimeoutMs, status } = work;
   if (childTimeoutMs === null || status === 'cancelling') return null;
-  const hasProgress = heartbeats !== null && heartbeats.progressAt !== heartbeats.firstAt;
-  const from = hasProgress ? heartbeats.progressAt : createdAt;
+  const from = heartbeats?.progressed ? heartbeats.progressAt : createdAt;
   const ending: Ending = { as: 'timeout', cause: 'child_timeout', timeoutMs: childTimeoutMs };
   return { kind: 'end', from, ms: childTimeoutMs, ending };
 }

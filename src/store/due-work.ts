@@ -33,7 +33,7 @@ export function dueWork(page: { now: number; limit: number }) {
         'stalled', w.stalled) as work,
       case when h.work_id is not null then json_build_object('apiCalls', h.api_calls,
         'currentTool', h.current_tool, 'lastActivityAt', h.last_activity_at,
-        'firstAt', ${ms(sql`h.first_at`)}, 'progressAt', ${ms(sql`h.progress_at`)}
+        'progressed', h.progressed, 'progressAt', ${ms(sql`h.progress_at`)}
       ) end as heartbeats
     from (
       select * from work

@@ -59,10 +59,8 @@ export async function selectBeatenSession(
 
 /**
  * Keeps the child's newest beat; a change moves `progress_at`, a beat that says what is known
- * changes nothing, and one of another entry starts anew. Says whether it is its entry's first. That
- * both times are equal means that there was no change yet: one in the same millisecond, or after the
- * clock was put back to it, counts a millisecond later. The commit does not wait for the disk: a beat
- * that is lost comes again.
+ * changes nothing, and one of another entry starts anew. Says whether it is its entry's first. The
+ * commit does not wait for the disk: a beat that is lost comes again.
  */
 export async function putBeat(
   db: Queryable,
@@ -70,21 +68,18 @@ export async function putBeat(
 ): Promise<{ isFirst: boolean }> {
   const rows = await db.execute<{ is_first: boolean }>(sql`
     insert into heartbeats as h (tenant_id, child_session_id, work_id, api_calls, current_tool,
-      last_activity_at, first_at, progress_at)
+      last_activity_at, progressed, progress_at)
     select ${beat.tenantId}, ${beat.sessionId}, ${beat.workId}, ${beat.apiCalls}::bigint,
-      ${beat.currentTool}, ${beat.lastActivityAt}, ${beat.now}::timestamptz,
-      ${beat.now}::timestamptz
+      ${beat.currentTool}, ${beat.lastActivityAt}, false, ${beat.now}::timestamptz
     from set_config('synchronous_commit', 'off', true)
     on conflict (tenant_id, child_session_id) do update set
-      first_at = case when h.work_id is distinct from excluded.work_id
-        then excluded.first_at else h.first_at end,
+      progressed = h.work_id is not distinct from excluded.work_id,
       work_id = excluded.work_id, api_calls = excluded.api_calls,
       current_tool = excluded.current_tool, last_activity_at = excluded.last_activity_at,
-      progress_at = case when h.work_id = excluded.work_id and h.first_at = excluded.progress_at
-        then excluded.progress_at + interval '1 millisecond' else excluded.progress_at end
+      progress_at = excluded.progress_at
       where (h.work_id, h.api_calls, h.current_tool, h.last_activity_at) is distinct from
         (excluded.work_id, excluded.api_calls, excluded.current_tool, excluded.last_activity_at)
-    returning first_at = progress_at as is_first`);
+    returning not progressed as is_first`);
   return { isFirst: rows[0]?.is_first ?? false };
 }
 

@@ -424,7 +424,8 @@ export const units = pgTable(
 
 /**
  * The newest sign of life of each child: narrow, updated in place, in no index. `progress_at` is
- * when the last change arrived here; the runner's own times are only compared with each other.
+ * when the last change arrived here, or the first beat while nothing has changed (`progressed`); the
+ * runner's own times are only compared with each other.
  */
 export const heartbeats = pgTable(
   'heartbeats',
@@ -435,7 +436,7 @@ export const heartbeats = pgTable(
     apiCalls: bigint('api_calls', { mode: 'number' }),
     currentTool: text('current_tool'),
     lastActivityAt: text('last_activity_at'),
-    firstAt: instant('first_at').notNull(),
+    progressed: boolean('progressed').notNull(),
     progressAt: instant('progress_at').notNull(),
   },
   (t) => [primaryKey({ columns: [t.tenantId, t.childSessionId] })],

@@ -37,7 +37,7 @@ const beats = (over: Partial<Heartbeats> = {}): Heartbeats => ({
   apiCalls: 3,
   currentTool: null,
   lastActivityAt: null,
-  firstAt: at(0),
+  progressed: false,
   progressAt: at(0),
   ...over,
 });
@@ -112,7 +112,7 @@ describe('the watch', () => {
 
 describe('a child that makes no progress', () => {
   it('stalls after the idle threshold, counted from its last progress', () => {
-    const quiet = beats({ progressAt: at(100) });
+    const quiet = beats({ progressed: true, progressAt: at(100) });
     expect(judged(work({ stall: STALL }), quiet, 549.999)).toEqual({
       kind: 'wait',
       dueAt: at(550),
@@ -146,7 +146,7 @@ describe('a child that makes no progress', () => {
 
   it('stalls while it is still launching, once it has sent a heartbeat', () => {
     const entry = work({ status: 'launching', stall: STALL });
-    const first = beats({ firstAt: at(1_000), progressAt: at(1_000) });
+    const first = beats({ progressAt: at(1_000) });
     expect(judged(entry, first, 1_449).kind).toBe('wait');
     expect(judged(entry, first, 1_450).kind).toBe('stall');
   });
@@ -182,7 +182,7 @@ describe('a child that is stalling', () => {
   });
 
   it('does not go back to running, whatever progress it makes', () => {
-    const lively = beats({ progressAt: at(1_320) });
+    const lively = beats({ progressed: true, progressAt: at(1_320) });
     expect(judged(stalling, lively, 1_320)).toEqual({ kind: 'wait', dueAt: at(1_321) });
     expect(judged(stalling, lively, 1_321)).toMatchObject({ kind: 'end', as: 'stalled' });
   });
@@ -214,11 +214,11 @@ describe('the time-out of a child', () => {
   });
 
   it('runs from the dispatch, for a child whose beats all said the same', () => {
-    expect(judged(entry, beats({ firstAt: at(30), progressAt: at(30) }), 60)).toEqual(timeout);
+    expect(judged(entry, beats({ progressAt: at(30) }), 60)).toEqual(timeout);
   });
 
   it('begins anew with progress', () => {
-    const lively = beats({ firstAt: at(1), progressAt: at(50) });
+    const lively = beats({ progressed: true, progressAt: at(50) });
     expect(judged(entry, lively, 109)).toEqual({ kind: 'wait', dueAt: at(110) });
     expect(judged(entry, lively, 110)).toEqual(timeout);
   });
@@ -255,7 +255,7 @@ describe('the deadline', () => {
     ],
   ])('ends work that is %s, whatever happens', (_, over) => {
     const entry = work({ deadlineMs: 100 * SECOND, ...over });
-    const lively = beats({ progressAt: at(99.9) });
+    const lively = beats({ progressed: true, progressAt: at(99.9) });
     expect(judged(entry, lively, 99.9)).toEqual({ kind: 'wait', dueAt: at(100) });
     expect(judged(entry, lively, 100)).toEqual({
       kind: 'end',
@@ -421,15 +421,13 @@ function world(settings: Settings) {
     },
     beat(beat: Beat) {
       if (heartbeats === null) {
-        heartbeats = { ...beat, firstAt: clock(), progressAt: clock() };
+        heartbeats = { ...beat, progressed: false, progressAt: clock() };
         began.progress = trueNow;
         least(dueAfterFirstHeartbeat(entry, clock()));
         return;
       }
       if (!isProgress(heartbeats, beat)) return;
-      // As store/heartbeats.ts writes it.
-      const progressAt = clock() === heartbeats.firstAt ? clock() + 1 : clock();
-      heartbeats = { ...heartbeats, ...beat, progressAt };
+      heartbeats = { ...beat, progressed: true, progressAt: clock() };
       hasChanged = true;
       began.progress = trueNow;
     },

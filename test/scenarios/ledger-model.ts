@@ -35,7 +35,7 @@ export interface Task {
   summary: string | null;
   createdAt: number;
   beat: Beat | null;
-  firstBeatAt: number;
+  progressed: boolean;
   progressAt: number;
   interruptedAt: number;
   grace: number;
@@ -66,9 +66,8 @@ function isLive({ status }: Task): boolean {
 export function beats(model: Model, task: Task, beat: Beat): void {
   if (!isLive(task)) return;
   if (task.status === 'launching') task.status = 'running';
-  if (task.beat === null) task.firstBeatAt = model.now;
   const isNews = task.beat?.apiCalls !== beat.apiCalls || task.beat.tool !== beat.tool;
-  if (isNews) task.progressAt = model.now;
+  if (isNews) Object.assign(task, { progressed: task.beat !== null, progressAt: model.now });
   task.beat = beat;
 }
 
@@ -115,8 +114,7 @@ export function resume(model: Model, now: number): void {
 function judge(model: Model, task: Task): void {
   const { terms, status, beat } = task;
   if (isOver(model, task.createdAt, terms.deadline)) return end(model, task, 'timeout', null);
-  const progressed = beat !== null && task.progressAt !== task.firstBeatAt;
-  const alive = progressed ? task.progressAt : task.createdAt;
+  const alive = task.progressed ? task.progressAt : task.createdAt;
   if (
     terms.childTimeout !== null &&
     status !== 'cancelling' &&

@@ -244,7 +244,7 @@ function newTask(
     summary: null,
     createdAt: now,
     beat: null,
-    firstBeatAt: now,
+    progressed: false,
     progressAt: now,
     interruptedAt: now,
     grace: 0,
