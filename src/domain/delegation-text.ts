@@ -1,10 +1,6 @@
-import {
-  isFailure,
-  recordedOfLost,
-  type DelegationDetails,
-  type TaskFailedDetails,
-  type TaskResult,
-} from './delegation.ts';
+import { recordedOfLost, type TaskResult } from './delegation.ts';
+import type { DelegationDetails, TaskFailedDetails } from './delegation-item.ts';
+import { isFailure } from './task-end.ts';
 import {
   codePoints,
   firstCodePoints,

@@ -1,10 +1,5 @@
-import {
-  resultFromReport,
-  secondsBetween,
-  taskResult,
-  type TaskEnd,
-  type TaskResult,
-} from './delegation.ts';
+import { secondsBetween, taskResult, type TaskResult } from './delegation.ts';
+import { resultFromReport, type TaskEnd } from './task-end.ts';
 import { responseIdOf } from './reported-turn.ts';
 import type {
   DecideContext,

@@ -1,13 +1,6 @@
-import {
-  delegationDetails,
-  isFailure,
-  secondsBetween,
-  taskFailedDetails,
-  unitStatus,
-  type DelegationOrigin,
-  type ResultStatus,
-  type TaskResult,
-} from './delegation.ts';
+import { secondsBetween, unitStatus, type TaskResult } from './delegation.ts';
+import { delegationDetails, taskFailedDetails, type DelegationOrigin } from './delegation-item.ts';
+import { isFailure, type ResultStatus } from './task-end.ts';
 import type { ItemWrite, ReportedInbox } from './report.ts';
 
 /*

@@ -1,4 +1,5 @@
-import type { Interruption, TaskEnd, TaskResult } from './delegation.ts';
+import type { TaskResult } from './delegation.ts';
+import type { Interruption, TaskEnd } from './task-end.ts';
 import type { ParkedState, ParkReason } from './parking.ts';
 import type { SessionState, StatusReport } from './session.ts';
 import type { EndedStatus, WorkStatus } from './work.ts';

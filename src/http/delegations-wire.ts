@@ -1,6 +1,7 @@
 import { z } from '@hono/zod-openapi';
 import type { DeclaredChannel } from '../domain/channel.ts';
-import { FAILED_STATUSES, unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
+import { unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
+import { FAILED_STATUSES } from '../domain/task-end.ts';
 import type { StallSettings } from '../domain/liveness.ts';
 import { codePoints, storable } from '../domain/text.ts';
 import type { OrderedDelegation } from '../operations/delegate.ts';

@@ -1,5 +1,5 @@
 import { z } from '@hono/zod-openapi';
-import type { DelegationDetails, TaskFailedDetails } from '../domain/delegation.ts';
+import type { DelegationDetails, TaskFailedDetails } from '../domain/delegation-item.ts';
 import { delegationText, displayText, taskFailedText } from '../domain/delegation-text.ts';
 import { itemId } from '../domain/item-id.ts';
 import { EMPTY_INBOX, subAgentText } from '../domain/item-text.ts';

@@ -1,4 +1,4 @@
-import { interruptedResult, type Interruption } from '../domain/delegation.ts';
+import { interruptedResult, type Interruption } from '../domain/task-end.ts';
 import { INTERRUPTED_OUTPUT, STOPPED_OUTPUT } from '../domain/item-text.ts';
 import { notFound } from '../domain/refusal.ts';
 import type { ReportOrigin } from '../domain/report.ts';

@@ -1,4 +1,4 @@
-import type { Interruption } from '../domain/delegation.ts';
+import type { Interruption } from '../domain/task-end.ts';
 import type { Report } from '../domain/report.ts';
 import type { Resources } from '../resources.ts';
 import { ingestReport } from './ingest-report.ts';

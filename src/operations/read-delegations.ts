@@ -1,9 +1,5 @@
-import {
-  secondsBetween,
-  unitStatus,
-  type ResultStatus,
-  type TaskResult,
-} from '../domain/delegation.ts';
+import { secondsBetween, unitStatus, type TaskResult } from '../domain/delegation.ts';
+import type { ResultStatus } from '../domain/task-end.ts';
 import { cutSummaries } from '../domain/text-budget.ts';
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';

@@ -103,16 +103,25 @@ function decideBatch(
     return { kind: 'decided', decision };
   });
   joins.write(writes, now);
+  return { settled: nameUnitItems(settled, reports, loaded, writes), writes };
+}
+
+/** Lets the reports of tasks name the item of their unit, where it has one. */
+function nameUnitItems(
+  settled: readonly Settled[],
+  reports: readonly Report[],
+  loaded: readonly LoadedReport[],
+  writes: BatchWrites,
+): Settled[] {
   const ended = new Map(
     writes.units.map(({ tenantId, unit }) => [`${tenantId}\0${unit.unitId}`, unit.lastItemSeq]),
   );
-  const told = settled.map((outcome, at) => {
+  return settled.map((outcome, at) => {
     const unit = loaded[at]?.unit ?? null;
     if (unit === null || outcome.kind !== 'decided') return outcome;
     const itemSeq = ended.get(`${reports[at]?.tenantId}\0${unit.unitId}`) ?? unit.lastItemSeq;
     return itemSeq === null ? outcome : { ...outcome, decision: inItem(outcome.decision, itemSeq) };
   });
-  return { settled: told, writes };
 }
 
 /** The decision on a task's result, which is in the item of its unit. */

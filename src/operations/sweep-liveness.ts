@@ -5,7 +5,7 @@ import {
   timedOutResult,
   type Interruption,
   type TaskEnd,
-} from '../domain/delegation.ts';
+} from '../domain/task-end.ts';
 import { INTERRUPTED_OUTPUT } from '../domain/item-text.ts';
 import {
   isLeaseOver,

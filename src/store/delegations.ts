@@ -1,5 +1,6 @@
 import { and, asc, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
-import type { ResultStatus, TaskResult } from '../domain/delegation.ts';
+import type { TaskResult } from '../domain/delegation.ts';
+import type { ResultStatus } from '../domain/task-end.ts';
 import type { Queryable } from './database.ts';
 import { delegations, units } from './schema.ts';
 

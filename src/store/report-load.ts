@@ -1,4 +1,5 @@
-import type { DelegationOrigin, TaskResult } from '../domain/delegation.ts';
+import type { TaskResult } from '../domain/delegation.ts';
+import type { DelegationOrigin } from '../domain/delegation-item.ts';
 import { disposition } from '../domain/disposition.ts';
 import type { UnitState } from '../domain/join.ts';
 import type { ParkedState } from '../domain/parking.ts';
@@ -190,7 +191,7 @@ function loadReports(
   reports: readonly Report[],
   { maxPendingItems, roomy, parkAfterAttempts, now }: LoadOptions,
 ) {
-  // Where no report asks for one, there may be one: it is used up by the result that comes after it.
+  // Where no report asks for a text it is only said that there is one: the result uses it up.
   const wantsText = reports.some(
     (r) => r.status === 'idle' && (r.output === null || isBlank(r.output)),
   );
@@ -204,9 +205,9 @@ function loadReports(
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
           json_build_object('workId', tr.work_id, 'delivered', tr.delivered) end as response,
-        case when not ${wantsText} then ''
-          when xr.work_id is null or (xr.work_id = s.current_work_id and (not xr.delivered
-            or x.response_id = coalesce(r.response_id, s.response_id))) then x.text
+        case when xr.work_id is null or (xr.work_id = s.current_work_id and (not xr.delivered
+          or x.response_id = coalesce(r.response_id, s.response_id)))
+          then case when ${wantsText} then x.text when x.session_id is not null then '' end
         end as text,
         x.response_id as text_response_id,
         case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,
@@ -233,8 +234,7 @@ function loadReports(
       ) t on true
       left join lateral (
         select * from assistant_texts q
-        where ${wantsText} and q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh
-        limit 1
+        where q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh limit 1
       ) x on true
       left join lateral (
         select * from turn_responses q

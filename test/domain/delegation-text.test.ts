@@ -7,13 +7,13 @@ import {
   displayText,
   taskFailedText,
 } from '../../src/domain/delegation-text.ts';
+import type { TaskResult } from '../../src/domain/delegation.ts';
 import {
   delegationDetails,
-  FAILED_STATUSES,
   taskFailedDetails,
   type DelegationOrigin,
-  type TaskResult,
-} from '../../src/domain/delegation.ts';
+} from '../../src/domain/delegation-item.ts';
+import { FAILED_STATUSES } from '../../src/domain/task-end.ts';
 import { codePoints } from '../../src/domain/text.ts';
 
 const NOW = 1_800_000_000_000;

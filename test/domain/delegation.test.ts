@@ -1,25 +1,29 @@
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
+  planUnits,
+  recordedOfLost,
+  secondsBetween,
+  taskResult,
+  unitStatus,
+  type TaskResult,
+} from '../../src/domain/delegation.ts';
+import {
   delegationDetails,
+  taskFailedDetails,
+  type DelegationOrigin,
+} from '../../src/domain/delegation-item.ts';
+import {
   FAILED_STATUSES,
   interruptedResult,
   isFailure,
   lostRunnerResult,
-  planUnits,
-  recordedOfLost,
   resultFromReport,
-  secondsBetween,
   stalledResult,
-  taskFailedDetails,
-  taskResult,
   timedOutResult,
-  unitStatus,
-  type DelegationOrigin,
   type ResultStatus,
   type TaskReport,
-  type TaskResult,
-} from '../../src/domain/delegation.ts';
+} from '../../src/domain/task-end.ts';
 import { cutSummaries } from '../../src/domain/text-budget.ts';
 import { LIVE_STATUSES } from '../../src/domain/work.ts';
 
