@@ -11,7 +11,7 @@ import type {
   WorkState,
   WorkWrite,
 } from './report.ts';
-import { FAILED_WITHOUT_TEXT, outputAtHand, resolveOutput } from './result-output.ts';
+import { FAILED_WITHOUT_TEXT, outputAtHand, resolveOutput, textOnceMore } from './result-output.ts';
 import { changed, changeOf } from './session-change.ts';
 import { isTerminal } from './session.ts';
 import { isBlank } from './text.ts';
@@ -39,10 +39,12 @@ export function decide(report: Report, state: ReportState, context: DecideContex
   if (report.origin.kind === 'interrupt') {
     return decideInterrupt(report, report.origin, state, session, context);
   }
-  if (isTopLevel(report.sessionId, session, state.work)) {
+  const isOfNobody = isTopLevel(report.sessionId, session, state.work);
+  // What is parked for a session stays until it is given a parent, or is a dead letter.
+  if (isOfNobody && report.origin.kind !== 'parked') {
     return { kind: 'not_a_subagent', session: changed(report, state, session, {}) };
   }
-  if (session.parentSessionId === null && state.work === null) {
+  if (isOfNobody || (session.parentSessionId === null && state.work === null)) {
     return park(report, state, context, 'missing_work_entry', outputAtHand(report, state));
   }
   return decideResult(report, state, session, context);
@@ -160,6 +162,9 @@ function decideResult(
   if (report.origin.kind === 'end' && turn.work !== null && !isLive(turn.work.status)) {
     return already(report, state, session, turn.work);
   }
+  if (turn.work !== null && isDeliveredText(report, state, turn.work, context)) {
+    return already(report, state, session, turn.work);
+  }
   const resolved = resolveOutput(report, state, turn, context);
   if (resolved.kind === 'look_up') {
     return { kind: 'look_up_text', notMessageId: turn.work?.upstreamMessageId ?? null };
@@ -214,6 +219,20 @@ function decideResult(
     fromText: resolved.kind === 'text',
     messageId: resolved.kind === 'upstream' ? resolved.messageId : null,
   });
+}
+
+/** What the child said last in this turn is what it was delivered with. */
+function isDeliveredText(
+  report: Report,
+  state: ReportState,
+  work: WorkState,
+  context: DecideContext,
+): boolean {
+  const text = textOnceMore(report, state);
+  const responseId = responseIdOf(report, state);
+  const namesAnother = responseId !== null && responseId !== work.resultResponseId;
+  if (text === null || namesAnother) return false;
+  return work.resultDigest === context.digest(endedStatus(report, work), text);
 }
 
 /** Late text never takes the place of a report; one parked without text will find it. */

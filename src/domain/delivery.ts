@@ -93,7 +93,7 @@ export function deliver(
 function leavesTextBehind(report: Report, { text }: ReportState, { fromText }: Delivery): boolean {
   switch (report.origin.kind) {
     case 'forwarder':
-      return text !== null;
+      return text?.fresh === true;
     case 'parked':
       return fromText;
     case 'late_text':

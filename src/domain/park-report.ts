@@ -62,7 +62,7 @@ function parkWrite(
   const ran = state.named === null && (state.session?.ranSinceResult ?? false);
   const workId = workOf(state)?.workId ?? null;
   const responseId = responseIdOf(report, state);
-  const again = former !== null && isAgain(report, former, { responseId, workId, ran });
+  const again = former !== null && isAgain(report, former, { workId, ran });
   // A try for which no text was found does not take away the one found before.
   const isOnlyAgain =
     isBlank(output ?? '') &&
@@ -94,7 +94,7 @@ function parkWrite(
 function isAgain(
   { origin }: Report,
   parked: ParkedState,
-  of: { responseId: string | null; workId: string | null; ran: boolean },
+  of: { workId: string | null; ran: boolean },
 ): boolean {
   switch (origin.kind) {
     case 'parked':
@@ -104,6 +104,6 @@ function isAgain(
     case 'forwarder':
     case 'late_text':
     case 'interrupt':
-      return sameTurnAsParked(parked, of.responseId, of.workId, of.ran);
+      return sameTurnAsParked(parked, of.workId, of.ran);
   }
 }

@@ -46,15 +46,16 @@ export const PARK_DETAILS: Record<Exclude<ParkReason, 'parent_gone'> | UnstoredR
   output_unavailable: 'The text of the result could not be looked up upstream.',
 };
 
-/** True if a report that arrives now speaks of the turn of the parked one. */
+/**
+ * True if a report that arrives now speaks of the turn of the parked one, as it would of that of a
+ * delivered one: whatever its response_id, as long as nothing has run between.
+ */
 export function sameTurnAsParked(
   parked: ParkedState,
-  responseId: string | null,
   workId: string | null,
   ranSince: boolean,
 ): boolean {
-  if (ranSince || parked.workId !== workId) return false;
-  return parked.responseId === null || responseId === null || parked.responseId === responseId;
+  return !ranSince && parked.workId === workId;
 }
 
 /**

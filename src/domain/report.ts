@@ -115,7 +115,7 @@ export interface ReportState {
   /** Whose turn the report's response_id, or else the announced one, is known to be. */
   response: { workId: string; delivered: boolean } | null;
   /** The newest assistant text that came since the last result; null: none that counts. */
-  text: { text: string; responseId: string | null } | null;
+  text: { text: string; responseId: string | null; fresh: boolean } | null;
   /** The child's newest parked (or, for a deleted parent, dead) report. */
   parked: ParkedState | null;
   /** A parked report for the same parent has been tried as often as is worth it. */

@@ -57,5 +57,5 @@ function repeatsParked(report: Report, state: ReportState, session: ReportedSess
   const responseId = responseIdOf(report, state);
   const isOfDelivered = report.responseId !== null && state.response?.delivered === true;
   if (isOfDelivered && parked.responseId !== responseId) return false;
-  return sameTurnAsParked(parked, responseId, workId, session.ranSinceResult);
+  return sameTurnAsParked(parked, workId, session.ranSinceResult);
 }

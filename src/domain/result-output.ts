@@ -52,9 +52,16 @@ export function resolveAtHand(
     return { kind: 'own', output: report.output };
   }
   const { text } = state;
-  if (text === null || isBlank(text.text) || isTextOfLaterRun(report, state)) return null;
+  if (!text?.fresh || isBlank(text.text) || isTextOfLaterRun(report, state)) return null;
   if (namesOther(text.responseId, report.responseId)) return null;
   return { kind: 'text', output: text.text };
+}
+
+/** The text that the turn was delivered with, where an idle without text finds no newer one. */
+export function textOnceMore(report: Report, { text, named }: ReportState): string | null {
+  const asks = report.status === 'idle' && isBlank(report.output ?? '') && named === null;
+  if (!asks || text === null || text.fresh || isBlank(text.text)) return null;
+  return namesOther(text.responseId, report.responseId) ? null : text.text;
 }
 
 /** The newest text is the newest run's: not that of an earlier turn, or of what has waited since. */

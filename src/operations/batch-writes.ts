@@ -77,10 +77,6 @@ export function addWrites(
       }
       return;
     case 'not_a_subagent':
-      if (report.origin.kind === 'parked') {
-        writes.settledParked.push({ ...of, id: report.origin.id });
-      }
-      return;
     case 'refuse_work_id':
     case 'look_up_session':
     case 'look_up_text':

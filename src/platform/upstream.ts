@@ -24,6 +24,8 @@ export interface Upstream {
   readSession(id: string): Promise<UpstreamAnswer<Record<string, unknown>>>;
   /** The newest of the session's last messages that the assistant wrote and that has text. */
   readAssistantMessage(id: string): Promise<UpstreamAnswer<UpstreamMessage>>;
+  /** Whether it failed so often that a question would not reach it at the moment. */
+  isLeftAlone(): boolean;
 }
 
 export interface UpstreamOptions {
@@ -122,6 +124,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         bytesMax: MESSAGES_BYTES_MAX,
         read: newestAssistantMessage,
       }),
+    isLeftAlone: () => breaker.isOpen(),
   };
 }
 
@@ -202,11 +205,15 @@ function createBreaker(now: () => number, log: Log) {
   let opensAgainAt = 0;
   let isProbing = false;
 
+  function isOpen(): boolean {
+    return failures >= FAILURES_MAX && (isProbing || now() < opensAgainAt);
+  }
+
   return {
+    isOpen,
     admits(): boolean {
-      if (failures < FAILURES_MAX) return true;
-      if (isProbing || now() < opensAgainAt) return false;
-      isProbing = true;
+      if (isOpen()) return false;
+      isProbing = failures >= FAILURES_MAX;
       return true;
     },
     note(answered: boolean): void {

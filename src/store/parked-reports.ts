@@ -61,16 +61,16 @@ export interface ParkedKey {
   childId: string;
 }
 
-/** Children whose reports wait for upstream to answer again, longest first. */
-export async function selectChildrenToProbe(
+/** The next reports that wait for upstream to answer again, by id. */
+export async function selectReportsToProbe(
   db: Queryable,
-  page: { limit: number },
-): Promise<ParkedKey[]> {
-  const rows = await db.execute<{ tenant_id: string; child_session_id: string }>(sql`
-    select tenant_id, child_session_id from parked_reports
+  page: { after: string; limit: number },
+): Promise<(ParkedKey & { id: string })[]> {
+  return await db.execute<ParkedKey & { id: string } & Record<string, unknown>>(sql`
+    select tenant_id as "tenantId", child_session_id as "childId", id from parked_reports
     where state = 'parked' and reason in ('snapshot_unavailable', 'output_unavailable')
+      and id > ${page.after}
     order by id limit ${page.limit}`);
-  return rows.map((row) => ({ tenantId: row.tenant_id, childId: row.child_session_id }));
 }
 
 /** A parked report, and whether something says that it could be settled by now. */
@@ -81,41 +81,38 @@ export interface SweptReport extends ParkedKey {
 
 /**
  * The next parked reports by id, each with whether it is due: its parent's inbox is open and has
- * room, or its session or parent was deleted. The backstop for what a crash left behind.
+ * room, or its session or parent was deleted. The backstop for what a crash left behind. Each inbox
+ * is counted once, however many wait for it.
  */
 export async function selectParkedToSweep(
   db: Queryable,
   page: { after: string; limit: number; maxPendingItems: number },
 ): Promise<SweptReport[]> {
-  const rows = await db.execute<{
-    tenant_id: string;
-    child_session_id: string;
-    id: string;
-    is_due: boolean;
-  }>(sql`
-    select k.tenant_id, k.child_session_id, k.id,
-      s.deleted_at is not null or t.deleted_at is not null
-      or (s.described_at is not null and t.inbox_opened_at is not null
-        and t.inbox_closed_at is null
-        and not exists (select 1 from items i where i.tenant_id = t.tenant_id
-          and i.session_id = t.id and i.acked_at is null offset ${page.maxPendingItems - 1} limit 1)
-      ) as is_due
-    from (
-      select * from parked_reports where state = 'parked' and id > ${page.after}
-      order by id limit ${page.limit}
-    ) k
-    left join sessions s on s.tenant_id = k.tenant_id and s.id = k.child_session_id
-    left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-    left join sessions p on p.tenant_id = s.tenant_id
-      and p.id = coalesce(w.parent_session_id, s.parent_session_id)
-    left join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
-    order by k.id`);
-  return rows.map((row) => ({
-    tenantId: row.tenant_id,
-    childId: row.child_session_id,
-    id: row.id,
-    isDue: row.is_due,
-  }));
+  return await db.execute<SweptReport & Record<string, unknown>>(sql`
+    with swept as materialized (
+      select k.tenant_id, k.child_session_id, k.id, t.id as inbox_id,
+        s.deleted_at is not null or t.deleted_at is not null as is_gone,
+        s.described_at is not null and t.inbox_opened_at is not null
+          and t.inbox_closed_at is null as is_open
+      from (
+        select * from parked_reports where state = 'parked' and id > ${page.after}
+        order by id limit ${page.limit}
+      ) k
+      left join sessions s on s.tenant_id = k.tenant_id and s.id = k.child_session_id
+      left join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
+      left join sessions p on p.tenant_id = s.tenant_id
+        and p.id = coalesce(w.parent_session_id, s.parent_session_id)
+      left join sessions t on t.tenant_id = p.tenant_id and t.id = coalesce(p.tip_session_id, p.id)
+    ), roomy as materialized (
+      select tenant_id, inbox_id
+      from (select distinct tenant_id, inbox_id from swept where is_open) q
+      where not exists (select 1 from items i where i.tenant_id = q.tenant_id
+        and i.session_id = q.inbox_id and i.acked_at is null
+        offset ${page.maxPendingItems - 1} limit 1)
+    )
+    select tenant_id as "tenantId", child_session_id as "childId", id,
+      is_gone or (is_open and (tenant_id, inbox_id) in (select * from roomy)) as "isDue"
+    from swept order by id`);
 }
 
 /** Turns reports that were parked before `parkedBefore` into dead letters; says how many. */

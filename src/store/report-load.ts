@@ -121,6 +121,7 @@ interface LoadedRow {
   response: ReportState['response'];
   text: string | null;
   text_response_id: string | null;
+  text_fresh: boolean | null;
   parked: ParkedState | null;
   inbox_id: string | null;
   inbox_deleted: boolean;
@@ -205,11 +206,11 @@ function loadReports(
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
           json_build_object('workId', tr.work_id, 'delivered', tr.delivered) end as response,
-        case when xr.work_id is null or (xr.work_id = s.current_work_id and (not xr.delivered
-          or x.response_id = coalesce(r.response_id, s.response_id)))
-          then case when ${wantsText} then x.text when x.session_id is not null then '' end
+        case when not x.fresh or xr.work_id is null or (xr.work_id = s.current_work_id
+            and (not xr.delivered or x.response_id = coalesce(r.response_id, s.response_id)))
+          then case when ${wantsText} then x.text when x.fresh then '' end
         end as text,
-        x.response_id as text_response_id,
+        x.response_id as text_response_id, x.fresh as text_fresh,
         case when k.id is not null then json_build_object('id', k.id, 'turn', k.turn,
           'state', k.state, 'status', k.status, 'outcome', k.outcome,
           'responseId', k.response_id, 'workId', k.work_id, 'tries', k.tries) end as parked,
@@ -234,7 +235,7 @@ function loadReports(
       ) t on true
       left join lateral (
         select * from assistant_texts q
-        where q.tenant_id = r.tenant_id and q.session_id = r.id and q.fresh limit 1
+        where q.tenant_id = r.tenant_id and q.session_id = r.id limit 1
       ) x on true
       left join lateral (
         select * from turn_responses q
@@ -366,7 +367,10 @@ function stateOf(
     work: row.work,
     named: row.named,
     response: row.response,
-    text: row.text === null ? null : { text: row.text, responseId: row.text_response_id },
+    text:
+      row.text === null
+        ? null
+        : { text: row.text, responseId: row.text_response_id, fresh: row.text_fresh === true },
     parked: row.parked,
     parentParked: inbox?.parked ?? false,
   };

@@ -281,7 +281,8 @@ function putParked(
       output = case when ${row.takesContent} then ${row.output} else output end,
       result = case when ${row.takesContent} then ${result}::text::jsonb else result end,
       traceparent = case when ${row.takesContent} then ${row.traceparent} else traceparent end,
-      response_id = coalesce(${row.responseId}, response_id)
+      response_id = case when ${row.takesContent} then coalesce(${row.responseId}, response_id)
+        else coalesce(response_id, ${row.responseId}) end
     where tenant_id = ${row.tenantId} and id = ${row.replaces.id}`;
 }
 

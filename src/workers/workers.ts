@@ -21,6 +21,7 @@ const PRUNE_INTERVAL_MS = 60_000;
 
 /** Starts all that is done by the clock; any number of replicas may run it at once. */
 export function startWorkers(resources: Resources): Schedule {
+  let probeAfter = '';
   let sweepAfter = '';
   let pruneCursor: PruneCursor = null;
   let untoldAfter: Parameters<typeof sweepUntold>[1] = null;
@@ -31,8 +32,9 @@ export function startWorkers(resources: Resources): Schedule {
       'probe upstream',
       PROBE_INTERVAL_MS,
       async () => {
-        await probeUpstream(resources);
-        return false;
+        const pass = await probeUpstream(resources, probeAfter);
+        probeAfter = pass.after;
+        return pass.more;
       },
       log,
     ),

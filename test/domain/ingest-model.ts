@@ -179,7 +179,10 @@ function load(model: Model, report: Report): ReportState {
     named: named?.workId === work?.workId ? null : named,
     response,
     // Where no text is wanted, it is only said that there is one.
-    text: text?.fresh && !isOfOther ? { ...text, text: wantsText ? text.text : '' } : null,
+    text:
+      text && (text.fresh ? !isOfOther : wantsText)
+        ? { ...text, text: wantsText ? text.text : '' }
+        : null,
     parked: parked ?? null,
     parentParked: model.parked.some((row) => isParked(row) && row.tries >= PARK_AFTER_ATTEMPTS),
   };
@@ -241,7 +244,8 @@ function putParked(model: Model, report: Report, park: ParkWrite): void {
   }
   const { status, outcome, output } = park.takesContent ? park : former;
   const { afterRunning } = former;
-  const responseId = park.responseId ?? former.responseId;
+  const [ofContent, ofOther] = park.takesContent ? [park, former] : [former, park];
+  const responseId = ofContent.responseId ?? ofOther.responseId;
   const kept = { status, outcome, output, responseId, afterRunning, of: [...former.of, ...of] };
   Object.assign(former, park, kept);
 }

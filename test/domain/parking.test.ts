@@ -20,41 +20,29 @@ const outcomes = fc.option(
 );
 
 describe('a report that arrives while one is parked', () => {
-  test.each<[what: string, parked: Partial<ParkedState>, responseId: string | null]>([
-    ['neither has an id', {}, null],
-    ['both have the same id', { responseId: 'r1' }, 'r1'],
-    ['only the parked one has an id', { responseId: 'r1' }, null],
-    ['only the new one has an id', {}, 'r1'],
-    ['the parked one is dead by now', { state: 'dead' }, null],
-  ])('speaks of the same turn where %s', (_what, parked, responseId) => {
-    expect(sameTurnAsParked(aParked(parked), responseId, 'work-1', false)).toBe(true);
-  });
-
-  test('speaks of the same turn where neither has a work entry', () => {
-    expect(sameTurnAsParked(aParked({ workId: null }), null, null, false)).toBe(true);
+  test.each<[what: string, parked: Partial<ParkedState>, workId: string | null]>([
+    ['both are of the same entry', {}, 'work-1'],
+    ['neither has one', { workId: null }, null],
+    ['the agent has another id for it', { responseId: 'r1' }, 'work-1'],
+    ['the parked one is dead by now', { state: 'dead' }, 'work-1'],
+  ])('speaks of the same turn where %s', (_what, parked, workId) => {
+    expect(sameTurnAsParked(aParked(parked), workId, false)).toBe(true);
   });
 
   test.each<
     [
       what: string,
       parked: Partial<ParkedState>,
-      said: { responseId?: string; workId?: string | null; ranSince?: boolean },
+      said: { workId?: string | null; ranSince?: boolean },
     ]
   >([
     ['the child has run since', {}, { ranSince: true }],
-    [
-      'the child has run since under the same id',
-      { responseId: 'r1' },
-      { responseId: 'r1', ranSince: true },
-    ],
-    ['their ids differ', { responseId: 'r1' }, { responseId: 'r2' }],
-    ['their ids differ by case', { responseId: 'r1' }, { responseId: 'R1' }],
     ['the work was dispatched anew', {}, { workId: 'work-2' }],
     ['the work was dispatched after it was parked', { workId: null }, { workId: 'work-1' }],
     ['the entry is gone', {}, { workId: null }],
   ])('speaks of another turn where %s', (_what, parked, said) => {
-    const { responseId = null, workId = 'work-1', ranSince = false } = said;
-    expect(sameTurnAsParked(aParked(parked), responseId, workId, ranSince)).toBe(false);
+    const { workId = 'work-1', ranSince = false } = said;
+    expect(sameTurnAsParked(aParked(parked), workId, ranSince)).toBe(false);
   });
 
   test.each<[status: 'idle' | 'failed', outcome: ParkedState['outcome'], completed: boolean]>([

@@ -398,6 +398,24 @@ describe('text that comes late', () => {
       ['', 'one', ''],
     ],
     [
+      'is the newest of its turn still where the next run says nothing: it was delivered',
+      [dispatched, says('one'), idle(), running(), idle()],
+      'already_delivered',
+      ['one'],
+    ],
+    [
+      '… in the next run but one, and what it says then is delivered',
+      [dispatched, says('one'), idle(), running(), idle(), running(), says('two'), idle()],
+      'delivered',
+      ['one', 'two'],
+    ],
+    [
+      '… but not in the next turn',
+      [dispatched, says('one'), idle(), dispatched, running(), idle()],
+      'delivered',
+      ['one', ''],
+    ],
+    [
       'follows a second run that had none, as it does the first',
       [dispatched, idle(null, 'r1'), running('r2'), idle(null, 'r2'), says('two')],
       'delivered',

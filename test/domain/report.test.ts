@@ -292,7 +292,7 @@ describe('the output of a failure', () => {
   test('is never looked up, kept texts and upstream or not', () => {
     const situation = {
       said: { status: 'failed' as const },
-      state: { text: { text: 'kept', responseId: null } },
+      state: { text: { text: 'kept', responseId: null, fresh: true } },
       context: { upstream: true },
     };
     expect(shown(situation)).toEqual(['failed', FAILED_WITHOUT_TEXT]);
@@ -304,7 +304,9 @@ describe('the output of a failure', () => {
   });
 });
 
-const kept = (text: string, responseId: string | null = null) => ({ text: { text, responseId } });
+const kept = (text: string, responseId: string | null = null) => ({
+  text: { text, responseId, fresh: true },
+});
 const found = (text: string, messageId: string | null = 'm1'): UpstreamText => ({
   kind: 'found',
   text,
@@ -519,7 +521,7 @@ describe('what is delivered', () => {
   test('of an earlier turn leaves the current one and its text as they are', () => {
     const session = aSession({ currentWorkId: 'work-1', ranSinceResult: true, lastReport: 'x' });
     const named = aWork({ workId: 'work-0', status: 'unknown' });
-    const text = { text: 'kept', responseId: null };
+    const text = { text: 'kept', responseId: null, fresh: true };
     const said = { workId: 'work-0', output: 'late' };
     const decision = delivered({ said, state: { session, named, text } });
     expect(decision.usesText).toBe(false);
@@ -676,7 +678,7 @@ describe('a report that cannot be confirmed', () => {
       { session: aSession({ parentSessionId: null, subAgentName: 'x' }), work: null },
     ],
   ])('is stored with the text kept for it, which no other gets, where %s', (_what, set) => {
-    const state = { ...set, text: { text: 'kept', responseId: null } };
+    const state = { ...set, text: { text: 'kept', responseId: null, fresh: true } };
     const { park, usesText } = parked({ state });
     expect(park.output).toBe('kept');
     expect(usesText).toBe(true);
@@ -728,6 +730,7 @@ describe('a report that cannot be confirmed', () => {
     ['it is a completion without text after a failure', {}, { status: 'failed' }],
     ['it is a failure after a failure', { status: 'failed' }, { status: 'failed' }],
     ['its id is known only now', { output: 'two', responseId: 'r1' }, {}],
+    ['its id is another', { output: 'two', responseId: 'r2' }, { responseId: 'r1' }],
   ])('takes the place of the parked one of its turn where %s', (_what, said, former) => {
     const { park } = parked({ said, state: { ...closed, parked: aParked(former) } });
     expect(park).toMatchObject({ takesContent: true, turn: 1, tries: 2 });
@@ -744,15 +747,17 @@ describe('a report that cannot be confirmed', () => {
     expect(park.replaces?.id).toBe('parked-1');
   });
 
-  test.each<[what: string, said: Partial<Report>, session: Parameters<typeof aSession>[0]]>([
-    ['its id is another', { responseId: 'r2' }, {}],
-    ['the child ran in between', { responseId: 'r1' }, { ranSinceResult: true }],
-  ])('lies beside the parked one where %s', (_what, said, set) => {
-    const former = aParked({ responseId: 'r1' });
-    const state = { ...closed, parked: former, session: aSession(set) };
-    const { park } = parked({ said, state });
-    expect(park).toMatchObject({ replaces: null, takesContent: true, turn: 2 });
-    expect(park.afterRunning).toBe(set?.ranSinceResult ?? false);
+  test('lies beside the parked one where the child ran in between, whatever its id', () => {
+    for (const responseId of ['r1', 'r2', null]) {
+      const former = aParked({ responseId: 'r1' });
+      const session = aSession({ ranSinceResult: true });
+      const { park } = parked({
+        said: { responseId },
+        state: { ...closed, parked: former, session },
+      });
+      expect(park).toMatchObject({ replaces: null, takesContent: true, turn: 2 });
+      expect(park.afterRunning).toBe(true);
+    }
   });
 
   test('settles the session as if it were delivered, but for being locked at the next try', () => {
@@ -819,7 +824,7 @@ describe('a parked report that the service delivers', () => {
 
   test('does not take a text written after the child went on', () => {
     const said = { origin: origin() };
-    const text = { text: 'kept', responseId: null };
+    const text = { text: 'kept', responseId: null, fresh: true };
     const after = (ranSinceResult: boolean) => {
       const session = aSession({ ranSinceResult });
       const { item, usesText } = delivered({ said, state: { session, text, parked: aParked() } });

@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
-import { freshId, path } from '../support/delivery.ts';
+import { freshId, path, reportIdle } from '../support/delivery.ts';
 import { openRaw } from '../support/raw-http.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 import {
@@ -808,6 +808,20 @@ describe('late text', () => {
       [{ output: 'one' }, { output: '' }],
     ],
     [
+      'is not delivered again where the child runs and says nothing',
+      [
+        dispatches(),
+        writes('one'),
+        says(idle(), DELIVERED),
+        says(running, '204'),
+        says(idle(), AGAIN),
+        says(running, '204'),
+        writes('two'),
+        says(idle(), DELIVERED),
+      ],
+      [{ output: 'one' }, { output: 'two', revision: 2 }],
+    ],
+    [
       'of a session that nobody knows yet is kept for its report',
       [writes('early'), opens, isChild(), says(idle(), DELIVERED)],
       [{ output: 'early' }],
@@ -1157,6 +1171,48 @@ describe('a report that cannot be delivered', () => {
     ]);
   });
 
+  test('of one turn is one, whatever ids the agent gives, and the later one', async () => {
+    const pair = newPair(service);
+    const [first, second] = [
+      failed('a', { response_id: 'r1' }),
+      idle('b', { response_id: 'r2' }),
+    ] as const;
+    await take(pair, [
+      isChild(),
+      dispatches(),
+      closes,
+      says(first, NO_INBOX),
+      says(second, NO_INBOX),
+      isParked({ output_preview: 'b', tries: 2 }),
+      opens,
+      says(second, AGAIN),
+      says(first, AGAIN),
+      reads('b'),
+    ]);
+  });
+
+  describe('of a session of which no parent is known', () => {
+    const kept = says(idle('kept'), '503 not_confirmed unknown_session');
+    const isTopLevel = isDescribed(() => ({ title: 'x' }));
+    const stays = isParked({ reason: 'missing_work_entry', output_preview: 'kept' });
+
+    test.each<[string, Step[]]>([
+      ['is described with one', [isChild()]],
+      ['is described without one at first', [isTopLevel, stays, isChild()]],
+      ['… again and again', [isTopLevel, isTopLevel, stays, isTopLevel, stays, isChild()]],
+      ['is given work by it', [dispatches(), says(running, '204')]],
+      ['… having been described without one', [isTopLevel, stays, dispatches()]],
+    ])('is delivered where it %s', async (_, steps) => {
+      const pair = newPair(service);
+      await take(pair, [opens, kept, ...steps, isParked(), reads('kept')]);
+    });
+
+    test('is no more than listed where it never has one', async () => {
+      const pair = newPair(service);
+      await take(pair, [kept, isTopLevel, says(idle('kept'), '204 not_a_subagent'), stays]);
+    });
+  });
+
   test('becomes a dead letter after its time, and is not dropped before its own', async () => {
     const clock = createTestClock();
     const short = await startService(database, {
@@ -1178,6 +1234,7 @@ describe('a report that cannot be delivered', () => {
 describe('what only upstream knows', () => {
   // Replicas without an upstream of their own would deliver what waits for it.
   const ownDatabase = useDatabase();
+  const REFUSED = { error: 'no such id is possible' };
   /** Answers by path; what is not in it is 404, and while it is `down` everything is 503. */
   const known = new Map<string, object>();
   const upstream = { isDown: false, underWay: 0, mostAtOnce: 0 };
@@ -1186,7 +1243,8 @@ describe('what only upstream knows', () => {
     upstream.mostAtOnce = Math.max(upstream.mostAtOnce, upstream.underWay);
     response.once('close', () => (upstream.underWay -= 1));
     const answer = known.get(decodeURIComponent(request.url ?? ''));
-    response.writeHead(upstream.isDown ? 503 : answer === undefined ? 404 : 200);
+    const status = upstream.isDown ? 503 : answer === undefined ? 404 : 200;
+    response.writeHead(answer === REFUSED ? 422 : status);
     response.end(JSON.stringify(answer ?? {}));
   });
   let asking: TestService;
@@ -1232,6 +1290,21 @@ describe('what only upstream knows', () => {
     upstream.isDown = false;
     await arrives('x');
     await take(pair, [says(idle('x'), AGAIN), isParked()]);
+  });
+
+  test('… also behind those for which it never will', async () => {
+    // More than are tried in one pass.
+    for (let n = 0; n < 60; n += 1) {
+      const { child } = newPair(asking);
+      known.set(path(child), REFUSED);
+      expect(inShort(await reportIdle(asking, child))).toContain('503');
+    }
+    await opens(pair);
+    isKnownUpstream();
+    upstream.isDown = true;
+    await says(idle('x'), '503 not_confirmed snapshot_unavailable')(pair);
+    upstream.isDown = false;
+    await arrives('x');
   });
 
   test('… with the text that upstream has, which was not to be had before', async () => {

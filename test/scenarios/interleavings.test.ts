@@ -165,8 +165,12 @@ class Model {
     if (!c.isThere) return 'parent_gone';
     const p = this.parentOf(c);
     const waits = c.parked.at(-1);
-    const isAnotherTry =
-      waits !== undefined && !c.ran && waits.result.responseId === result.responseId;
+    const { responseId } = result;
+    const isOfDelivered =
+      responseId !== null &&
+      c.deliveredIds.has(responseId) &&
+      waits?.result.responseId !== responseId;
+    const isAnotherTry = waits !== undefined && !c.ran && !isOfDelivered;
     if (!isAnotherTry && !this.isNew(c, result, c.ran)) return 'already_delivered';
     if (isAnotherTry && c.turn?.state === 'ended' && same(c.turn.last, result)) {
       return 'already_delivered';
