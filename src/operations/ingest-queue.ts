@@ -1,4 +1,5 @@
 import type { Decision, Report } from '../domain/report.ts';
+import { LANES } from '../store/database.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import type { Resources } from '../resources.ts';
 import { settleReports, type Settled } from './settle-reports.ts';
@@ -20,10 +21,17 @@ const FLUSHES_IN_FLIGHT = 2;
 const WORTH_A_SECOND = 24;
 /** How many reports wait at most; beyond it 503 `overloaded`. At 5,000/s that is two seconds. */
 const QUEUE_MAX = 10_000;
-/** How much text waits at most: what bounds the memory that waiting reports take. */
+/** How much of what they hold waits at most: what bounds the memory that waiting reports take. */
 const QUEUE_MAX_CHARS = 256 * 1024 * 1024;
+/**
+ * Reports that have to wait for a row do so one by one, beside the flushes and without holding them
+ * up: their lanes are those that flushes leave over.
+ */
+const SINGLES_IN_FLIGHT = LANES - FLUSHES_IN_FLIGHT;
 /** A single report tries so often to get hold of rows that are locked elsewhere. */
 const SINGLE_TRIES = 5;
+/** … and is not tried any more after so long: what waits for one lock is answered within seconds. */
+const SINGLE_TRIED_WITHIN_MS = 2_500;
 
 /** Thrown when the queue is full; nothing was stored. */
 export class Overloaded extends Error {
@@ -48,6 +56,8 @@ interface Entry {
   report: Report;
   key: string;
   chars: number;
+  /** Since when it has had to be settled alone. */
+  aloneSince: number;
   resolve: (decision: Decision) => void;
   reject: (error: unknown) => void;
 }
@@ -57,18 +67,20 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
   let waiting: Entry[] = [];
   let waitingChars = 0;
   let flushes = 0;
+  let singles = 0;
+  const alone: Entry[] = [];
   let turn: NodeJS.Immediate | null = null;
   const childrenInFlight = new Set<string>();
 
   function submit(report: Report, terminal: boolean): Promise<Decision> {
-    const chars = report.output?.length ?? 0;
+    const chars = charsOf(report);
     const share = terminal ? 1 : 0.5;
     const isFull =
       waiting.length >= QUEUE_MAX * share || waitingChars + chars > QUEUE_MAX_CHARS * share;
     if (isFull) return Promise.reject(new Overloaded());
     return new Promise((resolve, reject) => {
       const key = `${report.tenantId}\0${report.sessionId}`;
-      waiting.push({ report, key, chars, resolve, reject });
+      waiting.push({ report, key, chars, aloneSince: Infinity, resolve, reject });
       waitingChars += chars;
       // What else arrives in this turn of the event loop goes along.
       turn ??= setImmediate(() => {
@@ -84,13 +96,26 @@ export function createIngestQueue(resourcesOf: () => Resources): IngestQueue {
     const batch = takeBatch();
     if (batch.length === 0) return;
     flushes += 1;
-    void settleBatch(resourcesOf(), batch).then((alone) => {
+    void settleBatch(resourcesOf(), batch).then((unsettled) => {
       flushes -= 1;
-      release(batch.filter((entry) => !alone.includes(entry)));
-      void settleSingly(resourcesOf(), alone).then(() => {
-        release(alone);
-      });
+      for (const entry of unsettled) entry.aloneSince = performance.now();
+      alone.push(...unsettled);
+      settleSingles();
+      release(batch.filter((entry) => !unsettled.includes(entry)));
     });
+  }
+
+  function settleSingles(): void {
+    while (singles < SINGLES_IN_FLIGHT) {
+      const entry = alone.shift();
+      if (entry === undefined) return;
+      singles += 1;
+      void settleSingly(resourcesOf(), entry).then(() => {
+        singles -= 1;
+        settleSingles();
+        release([entry]);
+      });
+    }
   }
 
   function release(entries: readonly Entry[]): void {
@@ -151,20 +176,25 @@ async function settleBatch(resources: Resources, batch: readonly Entry[]): Promi
   });
 }
 
-async function settleSingly(resources: Resources, entries: readonly Entry[]): Promise<void> {
-  for (const entry of entries) {
-    try {
-      entry.resolve(await settleOne(resources, entry.report));
-    } catch (error) {
-      entry.reject(error);
-    }
+/** Settles one entry, waiting for its rows, and tells its caller. Never rejects. */
+async function settleSingly(resources: Resources, entry: Entry): Promise<void> {
+  try {
+    entry.resolve(await settleOne(resources, entry));
+  } catch (error) {
+    entry.reject(error);
   }
 }
 
-async function settleOne(resources: Resources, report: Report): Promise<Decision> {
-  for (let tries = 0; tries < SINGLE_TRIES; tries += 1) {
+async function settleOne(resources: Resources, { report, aloneSince }: Entry): Promise<Decision> {
+  const triedUntil = aloneSince + SINGLE_TRIED_WITHIN_MS;
+  for (let tries = 0; tries < SINGLE_TRIES && performance.now() < triedUntil; tries += 1) {
     const [outcome] = await settleReports(resources, [report], 'wait');
     if (outcome?.kind === 'decided') return outcome.decision;
   }
   throw new StorageUnavailable('contended');
+}
+
+function charsOf({ output, blockedOn, result }: Report): number {
+  const ofResult = result === null ? 0 : JSON.stringify(result).length;
+  return (output?.length ?? 0) + (blockedOn?.length ?? 0) + ofResult;
 }

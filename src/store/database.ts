@@ -116,7 +116,7 @@ export interface DatabaseOptions {
   listenUrl?: string;
   /** Connections for `run` and `transaction`; default 10. */
   poolSize?: number;
-  /** Connections for `lane`; default 2. */
+  /** Connections for `lane`; default LANES. */
   lanes?: number;
   /** The time each call may take, in milliseconds; default 4000, to answer HTTP within five seconds. */
   queryDeadlineMs?: number;
@@ -126,6 +126,9 @@ export interface DatabaseOptions {
   heartbeatMs?: number;
   log: StoreLog;
 }
+
+/** How many transactions of the ingest path run at once; the queue of reports shares them out. */
+export const LANES = 4;
 
 /** Conflicts pass quickly: after five attempts it is load, and the client should wait. */
 const TRANSACTION_ATTEMPTS = 5;
@@ -192,7 +195,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     watchdog,
   });
   const lanes = openPool({
-    size: options.lanes ?? 2,
+    size: options.lanes ?? LANES,
     connect: () => connect({ ...timeouts, ...lanePlanning }),
     watchdog,
   });
