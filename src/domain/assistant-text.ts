@@ -19,6 +19,25 @@ export function assistantText({ type, role, isMeta, content }: ConversationItem)
   return isBlank(text) ? null : text;
 }
 
+/**
+ * The first of the messages, newest first as upstream lists them, that the assistant wrote, that has
+ * text, and that is not known to be of another turn than `responseId`. null: there is none.
+ */
+export function newestAssistantMessage(
+  messages: readonly unknown[],
+  responseId: string | null,
+): { id: string | null; text: string } | null {
+  for (const message of messages) {
+    if (typeof message !== 'object' || message === null) continue;
+    const { id, type, role, is_meta, content, response_id } = message as Record<string, unknown>;
+    const isOfOther =
+      responseId !== null && typeof response_id === 'string' && response_id !== responseId;
+    const text = assistantText({ type, role, isMeta: is_meta, content });
+    if (text !== null && !isOfOther) return { id: typeof id === 'string' ? id : null, text };
+  }
+  return null;
+}
+
 const TEXT_BLOCKS = new Set(['text', 'output_text']);
 
 function blockTexts(content: unknown): string[] {

@@ -165,12 +165,12 @@ function decideResult(
   if (turn.work !== null && isDeliveredText(report, state, turn.work, context)) {
     return already(report, state, session, turn.work);
   }
+  const responseId = responseIdOf(report, state);
   const resolved = resolveOutput(report, state, turn, context);
   if (resolved.kind === 'look_up') {
-    return { kind: 'look_up_text', notMessageId: turn.work?.upstreamMessageId ?? null };
+    return { kind: 'look_up_text', responseId };
   }
   const { output } = resolved;
-  const responseId = responseIdOf(report, state);
   const status = endedStatus(report, turn.work);
   const shown = output ?? (status === 'failed' ? FAILED_WITHOUT_TEXT : '');
   const verdict = judge(turn, {

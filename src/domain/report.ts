@@ -231,7 +231,7 @@ export type Decision =
   | { kind: 'refuse_work_id' }
   /** First something must be asked or done without a lock; then the report comes back. */
   | { kind: 'look_up_session' }
-  | { kind: 'look_up_text'; notMessageId: string | null }
+  | { kind: 'look_up_text'; responseId: string | null }
   | { kind: 'deliver_parked_first' }
   /** A parked report that has been delivered, or replaced, by another hand meanwhile. */
   | { kind: 'settled_elsewhere' };

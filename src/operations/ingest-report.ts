@@ -22,7 +22,10 @@ export async function ingestReport(resources: Resources, first: Report): Promise
       const answer = await lookUpSession(resources, key);
       report = { ...report, upstreamSession: answer === 'stored' ? null : answer };
     } else if (decision.kind === 'look_up_text') {
-      report = { ...report, upstreamText: await lookUpText(resources, key) };
+      report = {
+        ...report,
+        upstreamText: await lookUpText(resources, { ...key, responseId: decision.responseId }),
+      };
     } else if (decision.kind === 'deliver_parked_first') {
       const settled = await deliverParkedOfChild(resources, { ...key, childId: key.sessionId });
       if (!settled) report = { ...report, parkedStays: true };

@@ -1,3 +1,4 @@
+import { newestAssistantMessage } from '../domain/assistant-text.ts';
 import type { UpstreamText } from '../domain/report.ts';
 import { describeFromUpstream, patchFromUpstream } from '../domain/snapshot.ts';
 import { storable } from '../domain/text.ts';
@@ -24,18 +25,17 @@ export async function lookUpSession(
   return 'stored';
 }
 
-/** Asks upstream for the newest text that the assistant of this session wrote. */
-export async function lookUpText(resources: Resources, key: SessionKey): Promise<UpstreamText> {
+/** Asks upstream for the newest text of the turn that the assistant of this session wrote. */
+export async function lookUpText(
+  resources: Resources,
+  { responseId, ...key }: SessionKey & { responseId: string | null },
+): Promise<UpstreamText> {
   if (resources.upstream === null) return { kind: 'none' };
-  const answer = await resources.upstream.readAssistantMessage(key.sessionId);
-  switch (answer.kind) {
-    case 'found': {
-      const { id, text } = answer.value;
-      return { kind: 'found', messageId: id === null ? null : storable(id), text: storable(text) };
-    }
-    case 'absent':
-      return { kind: 'none' };
-    case 'unavailable':
-      return { kind: 'unavailable' };
-  }
+  const answer = await resources.upstream.readMessages(key.sessionId);
+  if (answer.kind === 'unavailable') return { kind: 'unavailable' };
+  const messages = answer.kind === 'found' ? answer.value : [];
+  const newest = newestAssistantMessage(messages, responseId);
+  if (newest === null) return { kind: 'none' };
+  const { id, text } = newest;
+  return { kind: 'found', messageId: id === null ? null : storable(id), text: storable(text) };
 }

@@ -13,17 +13,11 @@ export type UpstreamAnswer<T> =
   /** It did not answer in time, not understandably, or was not asked. */
   | { kind: 'unavailable' };
 
-export interface UpstreamMessage {
-  /** null: it goes without one there. */
-  id: string | null;
-  text: string;
-}
-
 export interface Upstream {
   /** The session's snapshot as upstream has it, unchecked. */
   readSession(id: string): Promise<UpstreamAnswer<Record<string, unknown>>>;
-  /** The newest of the session's last messages that the assistant wrote and that has text. */
-  readAssistantMessage(id: string): Promise<UpstreamAnswer<UpstreamMessage>>;
+  /** The session's last messages, newest first, unchecked. */
+  readMessages(id: string): Promise<UpstreamAnswer<unknown[]>>;
   /** Whether it failed so often that a question would not reach it at the moment. */
   isLeftAlone(): boolean;
 }
@@ -118,11 +112,14 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         bytesMax: SESSION_BYTES_MAX,
         read: (body) => (isRecord(body) ? { kind: 'found', value: body } : null),
       }),
-    readAssistantMessage: (id) =>
+    readMessages: (id) =>
       ask({
         path: `${pathOf(id)}/items?type=message&order=desc&limit=20`,
         bytesMax: MESSAGES_BYTES_MAX,
-        read: newestAssistantMessage,
+        read: (body) =>
+          isRecord(body) && Array.isArray(body['data'])
+            ? { kind: 'found', value: body['data'] }
+            : null,
       }),
     isLeftAlone: () => breaker.isOpen(),
   };
@@ -163,33 +160,6 @@ function parseJson(body: string): unknown {
   } catch {
     return undefined;
   }
-}
-
-/** From a list of items, newest first. */
-function newestAssistantMessage(body: unknown): UpstreamAnswer<UpstreamMessage> | null {
-  if (!isRecord(body) || !Array.isArray(body['data'])) return null;
-  for (const item of body['data'] as unknown[]) {
-    const text = assistantText(item);
-    if (text !== null && isRecord(item)) {
-      const id = typeof item['id'] === 'string' ? item['id'] : null;
-      return { kind: 'found', value: { id, text } };
-    }
-  }
-  return { kind: 'absent' };
-}
-
-/** The text blocks of an assistant's message, a line each; null if it is none or has no text. */
-function assistantText(item: unknown): string | null {
-  if (!isRecord(item) || item['role'] !== 'assistant' || item['is_meta'] === true) return null;
-  if (item['type'] !== undefined && item['type'] !== 'message') return null;
-  const { content } = item;
-  const text = Array.isArray(content) ? content.flatMap(blockText).join('\n') : content;
-  return typeof text === 'string' && /\S/u.test(text) ? text : null;
-}
-
-function blockText(block: unknown): string[] {
-  if (!isRecord(block) || typeof block['text'] !== 'string') return [];
-  return block['type'] === 'output_text' || block['type'] === 'text' ? [block['text']] : [];
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {

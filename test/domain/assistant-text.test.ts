@@ -1,6 +1,10 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { assistantText, type ConversationItem } from '../../src/domain/assistant-text.ts';
+import {
+  assistantText,
+  newestAssistantMessage,
+  type ConversationItem,
+} from '../../src/domain/assistant-text.ts';
 import { isBlank } from '../../src/domain/text.ts';
 
 function anItem(set: Partial<ConversationItem> = {}): ConversationItem {
@@ -78,5 +82,62 @@ describe('what the assistant says', () => {
         expect(said).toBe(isBlank(joined) ? null : joined);
       }),
     );
+  });
+});
+
+const message = (set: Record<string, unknown> = {}) => ({
+  id: 'm1',
+  type: 'message',
+  role: 'assistant',
+  content: [text('done')],
+  ...set,
+});
+
+describe('the newest message of the assistant', () => {
+  test.each<[what: string, messages: unknown[], found: { id: string | null; text: string } | null]>(
+    [
+      ['the first of the list', [message(), message({ id: 'm0' })], { id: 'm1', text: 'done' }],
+      [
+        'none of the user, of tools, or of the program itself',
+        [
+          message({ role: 'user' }),
+          message({ type: 'function_call' }),
+          message({ is_meta: true }),
+          message({ id: 'm0' }),
+        ],
+        { id: 'm0', text: 'done' },
+      ],
+      [
+        'none that has no text',
+        [message({ content: [] }), message({ content: 'ok', id: 7 })],
+        { id: null, text: 'ok' },
+      ],
+      [
+        'found among things that are none',
+        [null, 5, 'x', [], {}, message()],
+        { id: 'm1', text: 'done' },
+      ],
+      ['of the turn', [message({ response_id: 'r1' })], { id: 'm1', text: 'done' }],
+      [
+        'behind one of another turn',
+        [message({ response_id: 'r2' }), message({ id: 'm0', response_id: 'r1' })],
+        { id: 'm0', text: 'done' },
+      ],
+      [
+        'one of which the turn is not said',
+        [message({ response_id: 5 })],
+        { id: 'm1', text: 'done' },
+      ],
+      ['none where all are of another turn', [message({ response_id: 'R1' })], null],
+      ['none of no messages', [], null],
+      ['none of blank ones', [message({ content: '  ' })], null],
+    ],
+  )('is %s', (_what, messages, found) => {
+    expect(newestAssistantMessage(messages, 'r1')).toEqual(found);
+  });
+
+  test('is the first of all for a report that names no turn', () => {
+    const messages = [message({ response_id: 'r2' }), message({ id: 'm0', response_id: 'r1' })];
+    expect(newestAssistantMessage(messages, null)).toEqual({ id: 'm1', text: 'done' });
   });
 });

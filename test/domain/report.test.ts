@@ -380,11 +380,11 @@ describe('the output of an idle', () => {
     expect(shown(situation)).toEqual(['completed', output]);
   });
 
-  test('is asked of upstream, but for the message delivered before', () => {
-    const work = aWork({ upstreamMessageId: 'm1' });
-    expect(decideOn({ state: { work }, context: { upstream: true } })).toEqual({
+  test('is asked of upstream, for its turn', () => {
+    const said = { responseId: 'r1' };
+    expect(decideOn({ said, context: { upstream: true } })).toEqual({
       kind: 'look_up_text',
-      notMessageId: 'm1',
+      responseId: 'r1',
     });
   });
 

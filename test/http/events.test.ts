@@ -1243,8 +1243,8 @@ describe('what only upstream knows', () => {
     upstream.mostAtOnce = Math.max(upstream.mostAtOnce, upstream.underWay);
     response.once('close', () => (upstream.underWay -= 1));
     const answer = known.get(decodeURIComponent(request.url ?? ''));
-    const status = upstream.isDown ? 503 : answer === undefined ? 404 : 200;
-    response.writeHead(answer === REFUSED ? 422 : status);
+    const code = upstream.isDown ? 503 : answer === undefined ? 404 : 200;
+    response.writeHead(answer === REFUSED ? 422 : code);
     response.end(JSON.stringify(answer ?? {}));
   });
   let asking: TestService;
@@ -1268,9 +1268,10 @@ describe('what only upstream knows', () => {
   const isKnownUpstream = (): void => {
     known.set(path(pair.child), { parent_session_id: pair.parent, agent_name: 'coder' });
   };
-  const message = (id: string, text: string): void => {
+  const message = (id: string, text: string, more: object = {}): void => {
+    const content = [{ type: 'output_text', text }];
     known.set(`${path(pair.child)}/items?type=message&order=desc&limit=20`, {
-      data: [{ id, type: 'message', role: 'assistant', content: [{ type: 'output_text', text }] }],
+      data: [{ id, type: 'message', role: 'assistant', content, ...more }],
     });
   };
   const arrives = async (...outputs: string[]): Promise<void> => {
@@ -1345,6 +1346,13 @@ describe('what only upstream knows', () => {
     message('m2', 'two');
     await take(pair, [dispatches(), says(running, '204'), says(idle(), DELIVERED)]);
     expect((await inboxOf(pair)).map((item) => item['output'])).toEqual(['one', '', 'two']);
+  });
+
+  test('text of another turn is not taken for that of this one', async () => {
+    await take(pair, [isChild(), opens, dispatches()]);
+    message('m1', 'of another turn', { response_id: 'r1' });
+    await says(idle(undefined, { response_id: 'r2' }), DELIVERED)(pair);
+    expect(await inboxOf(pair)).toMatchObject([{ output: '' }]);
   });
 
   test('the text received here goes before that of upstream', async () => {
