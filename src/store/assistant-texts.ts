@@ -1,6 +1,6 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
-import { assistantTexts, sessions, work } from './schema.ts';
+import { assistantTexts } from './schema.ts';
 
 /** Keeps the session's newest assistant text in the place of the one before. */
 export async function putAssistantText(
@@ -33,28 +33,26 @@ export interface TextlessTurn {
 }
 
 /**
- * The session's current turn, if it was delivered without text and nothing has run since; null if
- * not. True to the moment only under the session's lock.
+ * The turn of the session that was delivered without text and may have it now: the one that the
+ * response_id names, else the current one if nothing has run since; null: there is none. True to the
+ * moment only under the session's lock.
  */
 export async function selectTurnThatAwaitsText(
   tx: Queryable,
-  of: { tenantId: string; sessionId: string },
+  of: { tenantId: string; sessionId: string; responseId: string | null },
 ): Promise<TextlessTurn | null> {
-  const rows = await tx
-    .select({ workId: work.workId, responseId: work.resultResponseId })
-    .from(sessions)
-    .innerJoin(
-      work,
-      and(eq(work.tenantId, sessions.tenantId), eq(work.workId, sessions.currentWorkId)),
-    )
-    .where(
-      and(
-        eq(sessions.tenantId, of.tenantId),
-        eq(sessions.id, of.sessionId),
-        eq(sessions.ranSinceResult, false),
-        eq(work.awaitsText, true),
-      ),
-    );
+  const rows = await tx.execute<TextlessTurn & Record<string, unknown>>(sql`
+    select w.work_id as "workId", w.result_response_id as "responseId"
+    from (
+      select tr.work_id, 1 as place from turn_responses tr
+      where tr.tenant_id = ${of.tenantId} and tr.child_session_id = ${of.sessionId}
+        and tr.response_key = sha256(convert_to(${of.responseId}::text, 'UTF8')) and tr.delivered
+      union all
+      select s.current_work_id, 2 from sessions s
+      where s.tenant_id = ${of.tenantId} and s.id = ${of.sessionId} and not s.ran_since_result
+    ) t
+    join work w on w.tenant_id = ${of.tenantId} and w.work_id = t.work_id and w.awaits_text
+    order by t.place limit 1`);
   return rows[0] ?? null;
 }
 

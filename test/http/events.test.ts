@@ -781,6 +781,20 @@ describe('late text', () => {
         { output: 'late', revision: 2, follows: expect.any(String) },
       ],
     ],
+    ...[dispatches(), says({ status: 'running', response_id: 's' }, '204')].map(
+      (goesOn, n): Row => [
+        `follows the turn that it names, though the child has gone on (${n})`,
+        [
+          dispatches(),
+          says(idle('', { response_id: 'r' }), DELIVERED),
+          goesOn,
+          writes('late', {}, { response_id: 'r' }),
+          says({ status: 'running', response_id: 's' }, '204'),
+          says(idle('next', { response_id: 's' }), DELIVERED),
+        ],
+        [{ output: '' }, { output: 'late', revision: 2 }, { output: 'next' }],
+      ],
+    ),
     [
       'with another known response_id belongs to another turn',
       [
