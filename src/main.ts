@@ -1,3 +1,4 @@
+import { setTimeout as pause } from 'node:timers/promises';
 import { ConfigError, readConfig, type Config } from './config.ts';
 import { startEmbeddedPostgres, type EmbeddedPostgres } from './platform/embedded-postgres.ts';
 import { createLog, type Log } from './platform/log.ts';
@@ -5,53 +6,75 @@ import { startService } from './service.ts';
 
 /*
  * The process: settings, a database, the service, and a graceful end. SIGTERM drains first, so that
- * a load balancer can see it; SIGINT (Ctrl-C) does not, and a second signal ends it at once.
+ * a load balancer can see it; SIGINT (Ctrl-C) does not, and a second signal cuts off what is under
+ * way. However it ends, an embedded PostgreSQL is stopped before.
  */
 
 /** From SIGTERM on requests are still taken for so long, at most; a load balancer looks each second. */
 const DRAIN_MS_MAX = 3_000;
 /** … and not for longer than this share of the grace: requests under way need the rest. */
 const DRAIN_SHARE = 0.3;
-/** What stopping the databases is left of the grace. */
+/** What closing the database is left of the grace. */
 const CLOSING_SHARE = 0.2;
+/** Of the grace, what may pass before whatever hangs is left behind. */
+const CUT_OFF_SHARE = 0.95;
 
-async function main(): Promise<void> {
+/** Runs until told to stop; returns the exit code. */
+async function main(): Promise<number> {
   const config = readConfig();
   const log = createLog(config.logLevel);
-  const signal = nextSignal();
+  const signals = receiveSignals();
   const embedded = config.databaseUrl === null ? await startEmbedded(config, log) : null;
+  let code: number;
   try {
-    const databaseUrl = config.databaseUrl ?? embedded?.url ?? '';
-    const service = await startService({ config, databaseUrl, log, measuresProcess: true });
-    log.info({ url: service.url }, 'listening');
-
-    const name = await signal;
-    log.info({ signal: name }, 'stopping');
-    const grace = config.shutdownGraceMs;
-    // Whatever hangs: what is not answered by now has not been promised to anyone.
-    setTimeout(() => process.exit(0), grace * 0.95).unref();
-    await service.stop({
-      drainMs: name === 'SIGTERM' ? Math.min(DRAIN_MS_MAX, grace * DRAIN_SHARE) : 0,
-      withinMs: grace * (1 - CLOSING_SHARE),
-    });
+    code = await serve(config, config.databaseUrl ?? embedded?.url ?? '', log, signals);
   } finally {
     await embedded?.stop();
   }
   log.info({}, 'stopped');
+  return code;
 }
 
-/** Resolves with the first signal to stop; the second ends the process. */
-function nextSignal(): Promise<NodeJS.Signals> {
-  return new Promise((resolve) => {
-    let stopping = false;
-    const onSignal = (name: NodeJS.Signals): void => {
-      if (stopping) process.exit(1);
-      stopping = true;
-      resolve(name);
-    };
-    process.on('SIGTERM', onSignal);
-    process.on('SIGINT', onSignal);
+/** Serves until the first signal, and ends gracefully for as long as it may; returns the exit code. */
+async function serve(
+  config: Config,
+  databaseUrl: string,
+  log: Log,
+  signals: Signals,
+): Promise<number> {
+  const service = await startService({ config, databaseUrl, log, measuresProcess: true });
+  log.info({ url: service.url }, 'listening');
+
+  const name = await signals.first;
+  log.info({ signal: name }, 'stopping');
+  const grace = config.shutdownGraceMs;
+  const gracefully = service.stop({
+    drainMs: name === 'SIGTERM' ? Math.min(DRAIN_MS_MAX, grace * DRAIN_SHARE) : 0,
+    withinMs: grace * (1 - CLOSING_SHARE),
   });
+  const cutOffWith = await Promise.race([
+    gracefully.then(() => null),
+    // Whatever hangs: what is not answered by then has not been promised to anyone.
+    pause(grace * CUT_OFF_SHARE, 0),
+    signals.second.then(() => 1),
+  ]);
+  if (cutOffWith !== null) log.warn({}, 'what is under way is cut off');
+  return cutOffWith ?? 0;
+}
+
+interface Signals {
+  first: Promise<NodeJS.Signals>;
+  second: Promise<NodeJS.Signals>;
+}
+
+/** The signals to stop, from now on; a third one changes nothing. */
+function receiveSignals(): Signals {
+  const awaited: ((name: NodeJS.Signals) => void)[] = [];
+  const next = () => new Promise<NodeJS.Signals>((resolve) => awaited.push(resolve));
+  const onSignal = (name: NodeJS.Signals) => awaited.shift()?.(name);
+  process.on('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
+  return { first: next(), second: next() };
 }
 
 async function startEmbedded({ dataDir }: Config, log: Log): Promise<EmbeddedPostgres> {
@@ -80,8 +103,7 @@ function explain(error: unknown): string {
 }
 
 try {
-  await main();
-  process.exit(0);
+  process.exit(await main());
 } catch (error) {
   process.stderr.write(`subagent-inbox cannot run: ${explain(error)}\n`);
   process.exit(1);

@@ -104,16 +104,5 @@ function refusalFor(error: unknown, c: Context<Env>): Refusal {
 }
 
 function lineOf(error: unknown, c: Context<Env>): object {
-  return { requestId: c.get('requestId'), err: describe(error) };
-}
-
-/**
- * Of the error what may be logged: a driver's error carries the row that it is about in further
- * members, and with it what clients have sent.
- */
-function describe(error: unknown): object {
-  if (!(error instanceof Error)) return { message: `thrown: ${typeof error}` };
-  const { name, message, stack, cause } = error;
-  const code: unknown = 'code' in error ? error.code : undefined;
-  return { name, message, code, stack, ...(cause === undefined ? {} : { cause: describe(cause) }) };
+  return { requestId: c.get('requestId'), err: error };
 }

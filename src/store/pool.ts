@@ -11,7 +11,7 @@ export interface StoreLog {
 export interface Pool {
   /**
    * A connection for the caller alone; rejects with StorageUnavailable: at once when the database
-   * is known to be down, and with the signal's reason when none became free in time.
+   * is known to be down, and as `saturated` when none became free in time.
    */
   acquire(signal: AbortSignal): Promise<Connection>;
   /** Takes a connection back that is known to be clean, or has ended. */
@@ -111,6 +111,7 @@ export function openPool({ size, connect, watchdog }: PoolOptions): Pool {
     } catch (error) {
       opening--;
       refuse(error as StorageUnavailable);
+      endClosing();
     }
   }
 
@@ -127,8 +128,12 @@ export function openPool({ size, connect, watchdog }: PoolOptions): Pool {
     const old = performance.now() - connection.openedAt > CONNECTION_LIFETIME_MS;
     if (old || closing !== undefined || retired.has(connection)) connection.end();
     if (connection.ended() === undefined) idle.push(connection);
-    if (closing !== undefined && inUse.size === 0 && opening === 0) closing.done();
+    endClosing();
     serve();
+  }
+
+  function endClosing(): void {
+    if (inUse.size + opening === 0) closing?.done();
   }
 
   function release(connection: Connection): void {

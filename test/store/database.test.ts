@@ -126,19 +126,20 @@ function raise(sqlState: string) {
   return sql.raw(`do $$ begin raise exception using errcode = '${sqlState}'; end $$`);
 }
 
+/** Of a server that cannot be reached. */
+const faults: [name: string, fault: Fault][] = [
+  ['refuses', 'refuse'],
+  ['closes during start-up', 'fin'],
+  ['accepts and never answers', 'silence'],
+  ['resets', 'reset'],
+  ['has no connection left', { error: '53300' }],
+  ['is starting', { error: '57P03' }],
+];
+
 describe('when the server cannot be reached', () => {
   beforeEach(() => {
     database = open({ queryDeadlineMs: SHORT_DEADLINE_MS });
   });
-
-  const faults: [name: string, fault: Fault][] = [
-    ['refuses', 'refuse'],
-    ['closes during start-up', 'fin'],
-    ['accepts and never answers', 'silence'],
-    ['resets', 'reset'],
-    ['has no connection left', { error: '53300' }],
-    ['is starting', { error: '57P03' }],
-  ];
 
   test.for(faults)('that %s, every call rejects within the deadline', async ([, fault]) => {
     await proxy.set(fault);
@@ -829,6 +830,28 @@ describe('closing', () => {
     expect(await running).toBe('done');
     await untilTrue(() => proxy.open() === 0);
   });
+
+  test.for(faults)('ends when the server %s while it is waited for', async ([, fault]) => {
+    database = open({ queryDeadlineMs: SHORT_DEADLINE_MS });
+    await proxy.set(fault);
+    const calls = Object.values(waysIn).map((call) => unavailable(call()));
+    await database.close();
+    for (const { code } of await Promise.all(calls)) expect(code).toBe('closing');
+  });
+
+  test.for(['refuse', 'reset', 'silence'] as const)(
+    'ends when a connection that is being opened meets with %s',
+    async (fault) => {
+      database = open({ queryDeadlineMs: SHORT_DEADLINE_MS });
+      await proxy.set('silence');
+      const calls = Object.values(waysIn).map((call) => unavailable(call()));
+      await untilTrue(() => proxy.accepted() === calls.length);
+      const closed = database.close();
+      await proxy.set(fault);
+      await closed;
+      await Promise.all(calls);
+    },
+  );
 
   test('connections say who they are', async () => {
     const rows = await database.run((db) => db.execute(sql`show application_name`));

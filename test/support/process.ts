@@ -5,15 +5,21 @@ import { fileURLToPath } from 'node:url';
 import { createHttpClient, type HttpClient } from './http-client.ts';
 
 /** The service as a process of its own: what crash, restart and rolling restart are tested with. */
-export interface ServiceProcess {
+export interface ServiceProcess extends LaunchedProcess {
   url: string;
-  pid: number;
   /** Not checked against the OpenAPI document. */
   request: HttpClient['request'];
+}
+
+/** … which may still be starting. */
+export interface LaunchedProcess {
+  pid: number;
   /** Sends the signal and resolves when the process has ended. */
   kill(signal: NodeJS.Signals): Promise<Ending>;
   /** Sends the signal only. */
   signal(signal: NodeJS.Signals): void;
+  /** Resolves when it has logged the message; rejects if it ends without. */
+  said(message: string): Promise<void>;
   /** Resolves when the process has ended, whoever ended it. */
   ended: Promise<Ending>;
 }
@@ -38,26 +44,21 @@ export async function startProcess({
 }: {
   env: Record<string, string>;
 }): Promise<ServiceProcess> {
-  const { child, ended, url } = launch(env);
-  const ready = await Promise.race([url, ended]);
+  const { url, ...launched } = launch(env);
+  const ready = await Promise.race([url, launched.ended]);
   if (typeof ready !== 'string') {
     throw new Error(`the service ended (${ready.code ?? ready.signal}): ${ready.stderr}`);
   }
   const client = createHttpClient(ready);
-  void ended.then(() => client.close());
+  void launched.ended.then(() => client.close());
   const answer = await client.request('GET', '/readyz');
   if (answer.status !== 200) throw new Error(`not ready: ${JSON.stringify(answer.body)}`);
-  return {
-    url: ready,
-    pid: child.pid ?? 0,
-    request: client.request,
-    kill: (signal) => {
-      child.kill(signal);
-      return ended;
-    },
-    signal: (signal) => void child.kill(signal),
-    ended,
-  };
+  return { ...launched, url: ready, request: client.request };
+}
+
+/** Starts the service and does not wait for it to be ready. */
+export function launchProcess({ env }: { env: Record<string, string> }): LaunchedProcess {
+  return launch(env);
 }
 
 /** Starts the service with settings with which it is to end by itself. */
@@ -65,11 +66,7 @@ export function runProcess({ env }: { env: Record<string, string> }): Promise<En
   return launch(env).ended;
 }
 
-function launch(env: Record<string, string>): {
-  child: ChildProcess;
-  ended: Promise<Ending>;
-  url: Promise<string>;
-} {
+function launch(env: Record<string, string>): LaunchedProcess & { url: Promise<string> } {
   const inherited = Object.entries(process.env).filter(([name]) => INHERITED.includes(name));
   const child = spawn(process.execPath, ['--import', 'tsx', 'src/main.ts'], {
     cwd: ROOT,
@@ -80,8 +77,9 @@ function launch(env: Record<string, string>): {
   let stdout = '';
   let stderr = '';
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => (stderr += chunk));
+  const lines = createInterface(child.stdout);
   const url = new Promise<string>((resolve) => {
-    createInterface(child.stdout).on('line', (line) => {
+    lines.on('line', (line) => {
       stdout += `${line}\n`;
       const said = JSON.parse(line) as { msg?: string; url?: string };
       if (said.msg === 'listening' && said.url !== undefined) resolve(said.url);
@@ -92,5 +90,21 @@ function launch(env: Record<string, string>): {
     running.delete(child);
     return { code: code as number | null, signal: signal as NodeJS.Signals | null, stdout, stderr };
   });
-  return { child, ended, url };
+  return {
+    pid: child.pid ?? 0,
+    kill: (signal) => {
+      child.kill(signal);
+      return ended;
+    },
+    signal: (signal) => void child.kill(signal),
+    said: (message) =>
+      new Promise((resolve, reject) => {
+        const look = () => stdout.includes(`"msg":${JSON.stringify(message)}`) && resolve();
+        lines.on('line', look);
+        look();
+        void ended.then(() => reject(new Error(`ended without "${message}": ${stdout}${stderr}`)));
+      }),
+    ended,
+    url,
+  };
 }

@@ -1,7 +1,7 @@
-import { pino } from 'pino';
 import { afterAll, beforeAll } from 'vitest';
 import { readConfig } from '../../src/config.ts';
 import type { Clock } from '../../src/platform/clock.ts';
+import { createLog } from '../../src/platform/log.ts';
 import type { Policy, Resources } from '../../src/resources.ts';
 import { startService as start, type ServiceOptions } from '../../src/service.ts';
 import { contractOf } from './contract.ts';
@@ -39,7 +39,7 @@ export async function startService(
   const service = await start({
     config: { ...config, policy: { ...config.policy, ...policy } },
     databaseUrl: database.url,
-    log: pino({ level: config.logLevel }, { write: (line) => onLogLine?.(line) }),
+    log: createLog(config.logLevel, { write: (line) => onLogLine?.(line) }),
     ...(clock === undefined ? {} : { clock }),
     ...(http === undefined ? {} : { http }),
     ...(resolveName === undefined ? {} : { resolveName }),
