@@ -3,7 +3,6 @@ import type { DeclaredChannel } from '../domain/channel.ts';
 import { unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
 import { FAILED_STATUSES } from '../domain/task-end.ts';
 import type { StallSettings } from '../domain/liveness.ts';
-import { codePoints, storable } from '../domain/text.ts';
 import type { OrderedDelegation } from '../operations/delegate.ts';
 import type { Delegation, ShownCall } from '../operations/read-delegations.ts';
 import {
@@ -13,6 +12,7 @@ import {
   instant,
   instantOrNull,
   instantOut,
+  name,
   sessionId,
   text,
 } from './wire.ts';
@@ -20,18 +20,12 @@ import {
 /* Delegations as requests and answers have them. */
 
 const TASKS_MAX = 1_000;
-const NAME_MAX = 512;
 /** A parent that runs more calls at once than this has no limit worth the name. */
 const MAX_CONCURRENT_MAX = 10_000;
 /** Ten years: the calendar of the database goes no further than it must. */
 const SECONDS_MAX = 315_360_000;
 const DEADLINE_DEFAULT_SECONDS = 86_400;
 const STALL_DEFAULT: StallSettings = { idleMs: 450_000, inToolMs: 1_200_000, graceMs: 120_000 };
-
-const name = z
-  .string()
-  .transform(storable)
-  .refine((said) => codePoints(said) <= NAME_MAX, { error: `at most ${NAME_MAX} characters` });
 
 const duration = z
   .number()
@@ -43,7 +37,7 @@ const channelIn = z.object({
   kind: text().nullish(),
   async_delivery: z.boolean().nullish(),
   history_delivery: z.boolean().nullish(),
-  route: text().nullish(),
+  route: name.nullish(),
 });
 
 const taskIn = z.object({

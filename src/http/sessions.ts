@@ -20,6 +20,7 @@ import {
   listOf,
   listOut,
   listQuery,
+  name,
   problemResponses,
   sessionId,
   sessionParams,
@@ -35,7 +36,7 @@ const channelIn = z
     kind: text(),
     async_delivery: z.boolean().nullish(),
     history_delivery: z.boolean().nullish(),
-    route: text().nullish(),
+    route: name.nullish(),
   })
   .transform((said) => {
     const members = Object.entries(said).filter(([, value]) => value != null);

@@ -1,0 +1,9 @@
+import { codePoints } from './text.ts';
+
+/** Names, and ids other than those of sessions, are at most so long: every index has room for one. */
+export const NAME_MAX = 512;
+
+/** True for what is no longer than a name may be, in code points. */
+export function fitsName(text: string): boolean {
+  return codePoints(text) <= NAME_MAX;
+}
