@@ -7,3 +7,11 @@ export const NAME_MAX = 512;
 export function fitsName(text: string): boolean {
   return codePoints(text) <= NAME_MAX;
 }
+
+/** Titles and paths are at most so long: a page of them is still a small answer. */
+const TITLE_MAX = 4_096;
+
+/** True for what is no longer than a title may be, in code points. */
+export function fitsTitle(text: string): boolean {
+  return codePoints(text) <= TITLE_MAX;
+}
