@@ -9,7 +9,7 @@ export function fitsName(text: string): boolean {
 }
 
 /** Titles and paths are at most so long: a page of them is still a small answer. */
-const TITLE_MAX = 4_096;
+export const TITLE_MAX = 4_096;
 
 /** True for what is no longer than a title may be, in code points. */
 export function fitsTitle(text: string): boolean {

@@ -15,6 +15,7 @@ import {
   name,
   sessionId,
   text,
+  title,
 } from './wire.ts';
 
 /* Delegations as requests and answers have them. */
@@ -34,7 +35,7 @@ const duration = z
   .meta({ description: `In seconds, fractions too; above ${SECONDS_MAX} it counts as that` });
 
 const channelIn = z.object({
-  kind: text().nullish(),
+  kind: name.nullish(),
   async_delivery: z.boolean().nullish(),
   history_delivery: z.boolean().nullish(),
   route: name.nullish(),
@@ -43,8 +44,8 @@ const channelIn = z.object({
 const taskIn = z.object({
   goal: text(),
   child_session_id: sessionId.nullish(),
-  agent: text().nullish(),
-  title: text().nullish(),
+  agent: name.nullish(),
+  title: title.nullish(),
   group: name.nullish(),
   model: name.nullish(),
 });
@@ -53,8 +54,8 @@ const taskIn = z.object({
 export const delegationBody = z.object({
   tasks: z.array(taskIn).min(1).max(TASKS_MAX),
   context: text().nullish(),
-  toolsets: z.array(text()).nullish(),
-  role: text().nullish(),
+  toolsets: z.array(name).nullish(),
+  role: name.nullish(),
   model: name.nullish(),
   session_key: clientKey.nullish(),
   origin_ui_session_id: clientKey.nullish(),

@@ -1,5 +1,5 @@
 import { z } from '@hono/zod-openapi';
-import { fitsName, NAME_MAX } from '../domain/names.ts';
+import { fitsName, fitsTitle, NAME_MAX, TITLE_MAX } from '../domain/names.ts';
 import { isSessionId, SESSION_ID_MAX } from '../domain/session-id.ts';
 import { storable } from '../domain/text.ts';
 import { PROBLEM_TYPE } from './problem.ts';
@@ -44,6 +44,12 @@ export const name = z
   .string()
   .transform(storable)
   .refine(fitsName, { error: `must be at most ${NAME_MAX} characters` });
+
+/** A title or a path, with the rules of `name`. */
+export const title = z
+  .string()
+  .transform(storable)
+  .refine(fitsTitle, { error: `must be at most ${TITLE_MAX} characters` });
 
 /** Any text at all; NUL and lone surrogates become U+FFFD. */
 export function text() {

@@ -17,10 +17,11 @@ import {
   listOf,
   listOut,
   listQuery,
+  name,
   problemResponses,
   sessionId,
   sessionParams,
-  text,
+  title,
 } from './wire.ts';
 
 /** Ten years: the calendar of the database goes no further than it must. */
@@ -28,8 +29,8 @@ const DEADLINE_MAX_SECONDS = 315_360_000;
 
 const dispatchBody = z.object({
   child_session_id: sessionId,
-  agent: text().nullish(),
-  title: text().nullish(),
+  agent: name.nullish(),
+  title: title.nullish(),
   created_by: clientKey.nullish(),
   deadline_seconds: z
     .number()
@@ -169,6 +170,6 @@ export function workRoutes(resources: Resources) {
 }
 
 /** A name without a letter in it is none. */
-function nameOrNull(name: string | null | undefined): string | null {
-  return name == null || isBlank(name) ? null : name;
+function nameOrNull(said: string | null | undefined): string | null {
+  return said == null || isBlank(said) ? null : said;
 }

@@ -151,6 +151,16 @@ const ODD_IDS = [
 ];
 /** As long as ids may be, as names may be, and longer than any index has room for. */
 const LONG_TEXTS = [255, 512, 3_000].map(longText);
+/** The fields of bodies that take any text; of what a call cannot understand, `finite` is anything. */
+const TEXTS = ['delegate.context', 'delegate.finite', 'delegate.tasks.0.goal'];
+const TITLES = [
+  'delegate.tasks.0.title',
+  'dispatchWork.title',
+  'postSession.title',
+  'postSession.workspace',
+  'putSession.title',
+  'putSession.workspace',
+];
 
 describe('a body of wrong types', () => {
   test('is 400 where the document rules it out, and never 500', async () => {
@@ -203,14 +213,39 @@ describe('text that no database stores, or no index', () => {
     });
   });
 
+  test.each<[string, number, string[]]>([
+    ['name', 513, [...TEXTS, ...TITLES].toSorted()],
+    ['title', 4_097, TEXTS],
+  ])('is refused where it is too long for a %s', async (_, length, takers) => {
+    const cases = operations.flatMap((operation) =>
+      operation.body === null
+        ? []
+        : fieldsOf(operation.body)
+            .filter(({ schema }) => mayBe(schema, 'some_text'))
+            .map(({ at }) => ({ operation, at, where: [operation.id, ...at].join('.') })),
+    );
+    const taken: string[] = [];
+    await sendAll(cases, async ({ operation, at, where }) => {
+      const body = withValue(fullBody(operation), at, longText(length));
+      const answer = await send(operation, body);
+      // Others may have been quicker to give the sample's child its work.
+      const isRefused = answer.status === 400 && answer.body.errors[0].path === at.join('.');
+      if (!isRefused) taken.push(where);
+    });
+    expect(taken.toSorted()).toEqual(takers);
+  });
+
   test.each(ODD_TEXTS.map((text) => [JSON.stringify(text.slice(0, 40)), text]))(
     'is delivered, as far as it can be stored: %s',
     async (_, text) => {
       const stored = text.toWellFormed().replaceAll('\u0000', '\ufffd');
+      // What is too long for a name is a title all the same.
+      const name = Array.from(text).slice(0, 512).join('');
+      const storedName = Array.from(stored).slice(0, 512).join('');
       const pair = newPair(service);
       const item = { role: 'assistant', content: [{ type: 'text', text }] };
       await take(pair, [
-        isChild({ agent_name: text, sub_agent_name: text, title: text, workspace: text }),
+        isChild({ agent_name: name, sub_agent_name: name, title: text, workspace: text }),
         opens,
       ]);
       const answer = await status(pair, {
@@ -225,10 +260,14 @@ describe('text that no database stores, or no index', () => {
         data: { item_type: 'message', item_data: item },
       });
       expect(await inboxOf(pair)).toMatchObject([
-        { output: `> ${stored}`, agent: stored, title: stored },
+        { output: `> ${stored}`, agent: storedName, title: storedName },
       ]);
       const children = await service.request('GET', path(pair.child));
-      expect(children.body).toMatchObject({ title: stored, workspace: stored, agent_name: stored });
+      expect(children.body).toMatchObject({
+        title: stored,
+        workspace: stored,
+        agent_name: storedName,
+      });
     },
   );
 
