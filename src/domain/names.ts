@@ -1,4 +1,4 @@
-import { codePoints } from './text.ts';
+import { codePoints, isBlank } from './text.ts';
 
 /** Names, and ids other than those of sessions, are at most so long: every index has room for one. */
 export const NAME_MAX = 512;
@@ -14,4 +14,9 @@ export const TITLE_MAX = 4_096;
 /** True for what is no longer than a title may be, in code points. */
 export function fitsTitle(text: string): boolean {
   return codePoints(text) <= TITLE_MAX;
+}
+
+/** Clients write an empty or a blank name where there is none. */
+export function nameOrNull(name: string | null | undefined): string | null {
+  return name == null || isBlank(name) ? null : name;
 }

@@ -1,4 +1,4 @@
-import { fitsName, fitsTitle } from './names.ts';
+import { fitsName, fitsTitle, nameOrNull } from './names.ts';
 import { conflict, invalid, type Refusal } from './refusal.ts';
 import { isSessionId } from './session-id.ts';
 import { storable } from './text.ts';
@@ -148,11 +148,6 @@ function patched(former: Snapshot, patch: SnapshotPatch): Snapshot {
     maxConcurrent: pick('maxConcurrent'),
     continuedAs: pick('continuedAs'),
   };
-}
-
-/** Clients write an empty name where there is none. */
-function nameOrNull(name: string | null): string | null {
-  return name === '' ? null : name;
 }
 
 function refuse(id: string, former: Snapshot, next: Snapshot, kin: Kinship): Refusal | null {

@@ -3,6 +3,7 @@ import type { DeclaredChannel } from '../domain/channel.ts';
 import { unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
 import { FAILED_STATUSES } from '../domain/task-end.ts';
 import type { StallSettings } from '../domain/liveness.ts';
+import { nameOrNull } from '../domain/names.ts';
 import type { OrderedDelegation } from '../operations/delegate.ts';
 import type { Delegation, ShownCall } from '../operations/read-delegations.ts';
 import {
@@ -89,15 +90,15 @@ export function orderOf(
     tasks: body.tasks.map((task) => ({
       goal: task.goal,
       childId: task.child_session_id ?? null,
-      agent: task.agent || null,
+      agent: nameOrNull(task.agent),
       title: task.title ?? null,
-      group: task.group || null,
-      model: task.model || null,
+      group: nameOrNull(task.group),
+      model: nameOrNull(task.model),
     })),
     context: body.context ?? null,
     toolsets: body.toolsets ?? null,
     role: body.role ?? null,
-    model: body.model || null,
+    model: nameOrNull(body.model),
     sessionKey: body.session_key ?? null,
     originUiSessionId: body.origin_ui_session_id ?? null,
     maxConcurrent: body.max_concurrent ?? null,

@@ -1,5 +1,5 @@
 import { createRoute, z } from '@hono/zod-openapi';
-import { isBlank } from '../domain/text.ts';
+import { nameOrNull } from '../domain/names.ts';
 import { ENDED_STATUSES, LIVE_STATUSES } from '../domain/work.ts';
 import { dispatchWork } from '../operations/dispatch-work.ts';
 import { listWork, readWork } from '../operations/read-work.ts';
@@ -167,9 +167,4 @@ export function workRoutes(resources: Resources) {
   );
 
   return routes;
-}
-
-/** A name without a letter in it is none. */
-function nameOrNull(said: string | null | undefined): string | null {
-  return said == null || isBlank(said) ? null : said;
 }
