@@ -1,3 +1,4 @@
+import { fitsName, fitsTitle, nameOrNull } from './names.ts';
 import { conflict, invalid, type Refusal } from './refusal.ts';
 import { isSessionId } from './session-id.ts';
 import { storable } from './text.ts';
@@ -117,17 +118,17 @@ export function patchFromUpstream(body: Readonly<Record<string, unknown>>): Snap
   const parent = body['parent_session_id'];
   return {
     parentSessionId: typeof parent === 'string' && isSessionId(parent) ? parent : undefined,
-    agentId: textOf(body['agent_id']),
-    agentName: textOf(body['agent_name']),
-    subAgentName: textOf(body['sub_agent_name']),
-    title: textOf(body['title']),
-    workspace: textOf(body['workspace']),
-    runnerId: textOf(body['runner_id']),
+    agentId: textOf(body['agent_id'], fitsName),
+    agentName: textOf(body['agent_name'], fitsName),
+    subAgentName: textOf(body['sub_agent_name'], fitsName),
+    title: textOf(body['title'], fitsTitle),
+    workspace: textOf(body['workspace'], fitsTitle),
+    runnerId: textOf(body['runner_id'], fitsName),
   };
 }
 
-function textOf(value: unknown): string | undefined {
-  return typeof value === 'string' ? storable(value) : undefined;
+function textOf(value: unknown, fits: (text: string) => boolean): string | undefined {
+  return typeof value === 'string' && fits(value) ? storable(value) : undefined;
 }
 
 function patched(former: Snapshot, patch: SnapshotPatch): Snapshot {
@@ -147,11 +148,6 @@ function patched(former: Snapshot, patch: SnapshotPatch): Snapshot {
     maxConcurrent: pick('maxConcurrent'),
     continuedAs: pick('continuedAs'),
   };
-}
-
-/** Clients write an empty name where there is none. */
-function nameOrNull(name: string | null): string | null {
-  return name === '' ? null : name;
 }
 
 function refuse(id: string, former: Snapshot, next: Snapshot, kin: Kinship): Refusal | null {

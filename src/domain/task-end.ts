@@ -1,4 +1,5 @@
-import { isBlank, codePoints, storable } from './text.ts';
+import { fitsName } from './names.ts';
+import { isBlank, storable } from './text.ts';
 import type { LiveStatus, Outcome } from './work.ts';
 
 /* How one task of a delegation ends: what its child says of it, or what is said in its place. */
@@ -129,12 +130,9 @@ function textOf(value: unknown): string | null {
   return typeof value === 'string' && !isBlank(value) ? storable(value) : null;
 }
 
-/** Names are at most so long, in code points, as any id that a client sends. */
-const NAME_MAX = 512;
-
 function nameOf(value: unknown): string | null {
   const name = textOf(value);
-  return name !== null && codePoints(name) <= NAME_MAX ? name : null;
+  return name !== null && fitsName(name) ? name : null;
 }
 
 function countOf(value: unknown): number | null {

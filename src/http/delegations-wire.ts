@@ -3,7 +3,7 @@ import type { DeclaredChannel } from '../domain/channel.ts';
 import { unitError, type TaskResult, type Unit } from '../domain/delegation.ts';
 import { FAILED_STATUSES } from '../domain/task-end.ts';
 import type { StallSettings } from '../domain/liveness.ts';
-import { codePoints, storable } from '../domain/text.ts';
+import { nameOrNull } from '../domain/names.ts';
 import type { OrderedDelegation } from '../operations/delegate.ts';
 import type { Delegation, ShownCall } from '../operations/read-delegations.ts';
 import {
@@ -13,25 +13,21 @@ import {
   instant,
   instantOrNull,
   instantOut,
+  name,
   sessionId,
   text,
+  title,
 } from './wire.ts';
 
 /* Delegations as requests and answers have them. */
 
 const TASKS_MAX = 1_000;
-const NAME_MAX = 512;
 /** A parent that runs more calls at once than this has no limit worth the name. */
 const MAX_CONCURRENT_MAX = 10_000;
 /** Ten years: the calendar of the database goes no further than it must. */
 const SECONDS_MAX = 315_360_000;
 const DEADLINE_DEFAULT_SECONDS = 86_400;
 const STALL_DEFAULT: StallSettings = { idleMs: 450_000, inToolMs: 1_200_000, graceMs: 120_000 };
-
-const name = z
-  .string()
-  .transform(storable)
-  .refine((said) => codePoints(said) <= NAME_MAX, { error: `at most ${NAME_MAX} characters` });
 
 const duration = z
   .number()
@@ -40,17 +36,17 @@ const duration = z
   .meta({ description: `In seconds, fractions too; above ${SECONDS_MAX} it counts as that` });
 
 const channelIn = z.object({
-  kind: text().nullish(),
+  kind: name.nullish(),
   async_delivery: z.boolean().nullish(),
   history_delivery: z.boolean().nullish(),
-  route: text().nullish(),
+  route: name.nullish(),
 });
 
 const taskIn = z.object({
   goal: text(),
   child_session_id: sessionId.nullish(),
-  agent: text().nullish(),
-  title: text().nullish(),
+  agent: name.nullish(),
+  title: title.nullish(),
   group: name.nullish(),
   model: name.nullish(),
 });
@@ -59,8 +55,8 @@ const taskIn = z.object({
 export const delegationBody = z.object({
   tasks: z.array(taskIn).min(1).max(TASKS_MAX),
   context: text().nullish(),
-  toolsets: z.array(text()).nullish(),
-  role: text().nullish(),
+  toolsets: z.array(name).nullish(),
+  role: name.nullish(),
   model: name.nullish(),
   session_key: clientKey.nullish(),
   origin_ui_session_id: clientKey.nullish(),
@@ -94,15 +90,15 @@ export function orderOf(
     tasks: body.tasks.map((task) => ({
       goal: task.goal,
       childId: task.child_session_id ?? null,
-      agent: task.agent || null,
+      agent: nameOrNull(task.agent),
       title: task.title ?? null,
-      group: task.group || null,
-      model: task.model || null,
+      group: nameOrNull(task.group),
+      model: nameOrNull(task.model),
     })),
     context: body.context ?? null,
     toolsets: body.toolsets ?? null,
     role: body.role ?? null,
-    model: body.model || null,
+    model: nameOrNull(body.model),
     sessionKey: body.session_key ?? null,
     originUiSessionId: body.origin_ui_session_id ?? null,
     maxConcurrent: body.max_concurrent ?? null,

@@ -4,7 +4,7 @@ import { assistantText } from '../domain/assistant-text.ts';
 import { PARK_DETAILS } from '../domain/parking.ts';
 import { Refusal, invalid } from '../domain/refusal.ts';
 import type { ReportOutcome } from '../domain/report-outcome.ts';
-import { codePoints, firstCodePoints, isBlank, storable } from '../domain/text.ts';
+import { firstCodePoints, isBlank, storable } from '../domain/text.ts';
 import { interruptTurn, stopTurn } from '../operations/cancel-turns.ts';
 import { receiveAssistantText } from '../operations/receive-assistant-text.ts';
 import { receiveStatus, type StatusEvent } from '../operations/receive-status.ts';
@@ -13,7 +13,7 @@ import { jsonBody, readBody } from './body.ts';
 import { graceIn, graceMsOf } from './delegations.ts';
 import { createRouter, type Env } from './router.ts';
 import { traceparentOf } from './traceparent.ts';
-import { jsonAnswer, jsonObject, problemResponses, sessionParams } from './wire.ts';
+import { jsonAnswer, jsonObject, name, problemResponses, sessionParams } from './wire.ts';
 
 /** What every event has; `data` is looked at by type, since forwarders send more than they must. */
 const eventBody = z.object({
@@ -21,12 +21,7 @@ const eventBody = z.object({
   data: z.record(z.string(), z.unknown()).default({}),
 });
 
-const key = z
-  .string()
-  .transform(storable)
-  .refine((id) => codePoints(id) <= 512, { error: 'must be at most 512 characters' })
-  .nullish()
-  .transform((id) => (id === undefined || id === '' ? null : id));
+const key = name.nullish().transform((id) => (id === undefined || id === '' ? null : id));
 
 /** Of a field that is "else ignored", anything that does not fit counts as absent. */
 const statusData = z.object({
@@ -37,7 +32,7 @@ const statusData = z.object({
   background_task_count: z.int().min(0).nullish().catch(null),
   blocked_on: z
     .string()
-    .refine((name) => !isBlank(name))
+    .refine((said) => !isBlank(said))
     .transform(storable)
     .nullish()
     .catch(null),

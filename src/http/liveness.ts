@@ -1,5 +1,5 @@
 import { createRoute, z } from '@hono/zod-openapi';
-import { isBlank } from '../domain/text.ts';
+import { nameOrNull } from '../domain/names.ts';
 import { ENDED_STATUSES, LIVE_STATUSES } from '../domain/work.ts';
 import { receiveHeartbeat } from '../operations/receive-heartbeat.ts';
 import { renewRunnerLease } from '../operations/renew-lease.ts';
@@ -127,8 +127,4 @@ export function livenessRoutes(resources: Resources) {
   );
 
   return routes;
-}
-
-function nameOrNull(said: string | null | undefined): string | null {
-  return said == null || isBlank(said) ? null : said;
 }

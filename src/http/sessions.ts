@@ -20,10 +20,11 @@ import {
   listOf,
   listOut,
   listQuery,
+  name,
   problemResponses,
   sessionId,
   sessionParams,
-  text,
+  title,
 } from './wire.ts';
 import { renderWork, workOut } from './work-wire.ts';
 
@@ -32,10 +33,10 @@ const MAX_CONCURRENT_MAX = 10_000;
 
 const channelIn = z
   .object({
-    kind: text(),
+    kind: name,
     async_delivery: z.boolean().nullish(),
     history_delivery: z.boolean().nullish(),
-    route: text().nullish(),
+    route: name.nullish(),
   })
   .transform((said) => {
     const members = Object.entries(said).filter(([, value]) => value != null);
@@ -46,10 +47,10 @@ const channelIn = z
 const snapshotBody = z.object({
   parent_session_id: sessionId.nullish(),
   agent_id: clientKey.nullish(),
-  agent_name: text().nullish(),
-  sub_agent_name: text().nullish(),
-  title: text().nullish(),
-  workspace: text().nullish(),
+  agent_name: name.nullish(),
+  sub_agent_name: name.nullish(),
+  title: title.nullish(),
+  workspace: title.nullish(),
   runner_id: clientKey.nullish(),
   channel: channelIn.nullish(),
   max_concurrent: clampedWhole({ min: 1, max: MAX_CONCURRENT_MAX }).nullish(),

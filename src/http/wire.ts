@@ -1,6 +1,7 @@
 import { z } from '@hono/zod-openapi';
+import { fitsName, fitsTitle, NAME_MAX, TITLE_MAX } from '../domain/names.ts';
 import { isSessionId, SESSION_ID_MAX } from '../domain/session-id.ts';
-import { codePoints, storable } from '../domain/text.ts';
+import { storable } from '../domain/text.ts';
 import { PROBLEM_TYPE } from './problem.ts';
 
 /*
@@ -9,8 +10,6 @@ import { PROBLEM_TYPE } from './problem.ts';
  * the field optional in the document).
  */
 
-/** Ids and keys that clients choose, other than session ids, are at most so long in code points. */
-const CLIENT_KEY_MAX = 512;
 /** PostgreSQL's JSON parser recurses, and nothing sensible is nested so deeply. */
 const JSON_DEPTH_MAX = 64;
 /** A list answers so many entries at most. */
@@ -33,12 +32,24 @@ export const sessionId = z
 /** Any other id or key that clients choose. */
 export const clientKey = z
   .string()
-  .refine(isClientKey, { error: `must be 1 to ${CLIENT_KEY_MAX} characters` });
+  .refine(isClientKey, { error: `must be 1 to ${NAME_MAX} characters` });
 
 function isClientKey(key: string): boolean {
   if (key === '' || key.includes('\0') || !key.isWellFormed()) return false;
-  return codePoints(key) <= CLIENT_KEY_MAX;
+  return fitsName(key);
 }
+
+/** A name, which may be empty; NUL and lone surrogates become U+FFFD. */
+export const name = z
+  .string()
+  .transform(storable)
+  .refine(fitsName, { error: `must be at most ${NAME_MAX} characters` });
+
+/** A title or a path, with the rules of `name`. */
+export const title = z
+  .string()
+  .transform(storable)
+  .refine(fitsTitle, { error: `must be at most ${TITLE_MAX} characters` });
 
 /** Any text at all; NUL and lone surrogates become U+FFFD. */
 export function text() {

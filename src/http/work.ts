@@ -1,5 +1,5 @@
 import { createRoute, z } from '@hono/zod-openapi';
-import { isBlank } from '../domain/text.ts';
+import { nameOrNull } from '../domain/names.ts';
 import { ENDED_STATUSES, LIVE_STATUSES } from '../domain/work.ts';
 import { dispatchWork } from '../operations/dispatch-work.ts';
 import { listWork, readWork } from '../operations/read-work.ts';
@@ -17,10 +17,11 @@ import {
   listOf,
   listOut,
   listQuery,
+  name,
   problemResponses,
   sessionId,
   sessionParams,
-  text,
+  title,
 } from './wire.ts';
 
 /** Ten years: the calendar of the database goes no further than it must. */
@@ -28,8 +29,8 @@ const DEADLINE_MAX_SECONDS = 315_360_000;
 
 const dispatchBody = z.object({
   child_session_id: sessionId,
-  agent: text().nullish(),
-  title: text().nullish(),
+  agent: name.nullish(),
+  title: title.nullish(),
   created_by: clientKey.nullish(),
   deadline_seconds: z
     .number()
@@ -166,9 +167,4 @@ export function workRoutes(resources: Resources) {
   );
 
   return routes;
-}
-
-/** A name without a letter in it is none. */
-function nameOrNull(name: string | null | undefined): string | null {
-  return name == null || isBlank(name) ? null : name;
 }

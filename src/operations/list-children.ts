@@ -6,6 +6,7 @@ import {
   type ShownChild,
   type SessionKey,
 } from '../store/sessions.ts';
+import { ANSWER_MAX_BYTES } from './read-inbox.ts';
 import { requireSession } from './read-session.ts';
 
 export type { ShownChild };
@@ -24,10 +25,10 @@ export async function listChildren(
   const { tenantId, sessionId, limit } = page;
   await requireSession(resources, page);
   const after = page.after === null ? null : await placeOf(resources, tenantId, page.after);
-  const rows = await resources.database.run((db) =>
-    selectChildren(db, { tenantId, sessionId, after, limit: limit + 1 }),
+  const { rows, hasMore } = await resources.database.run((db) =>
+    selectChildren(db, { tenantId, sessionId, after, limit, maxBytes: ANSWER_MAX_BYTES }),
   );
-  return { children: rows.slice(0, limit), hasMore: rows.length > limit };
+  return { children: rows, hasMore };
 }
 
 /** Where a session stands, or stood before it was deleted. */

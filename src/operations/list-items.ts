@@ -25,9 +25,10 @@ export async function listItems(
   if (afterSeq === null) throw invalid('after', 'is not the id of an item');
   const [inboxId] = await inboxesOf(resources, { tenantId, sessionId });
   const page = { tenantId, sessionId: inboxId, state, afterSeq, limit };
-  return await resources.database.run((db) =>
+  const { rows, hasMore } = await resources.database.run((db) =>
     selectItemPage(db, { ...page, maxBytes: ANSWER_MAX_BYTES }),
   );
+  return { items: rows, hasMore };
 }
 
 /** One item of the session's inbox, acked or not; leases nothing. */

@@ -19,6 +19,7 @@ import {
   type UnitRow,
 } from '../store/delegations.ts';
 import { inboxesOf } from './ack-items.ts';
+import { ANSWER_MAX_BYTES } from './read-inbox.ts';
 
 export type { ActivityRow, CallRow, ListedCall, TaskRow, UnitRow };
 
@@ -119,19 +120,19 @@ export async function listDelegations(
   const now = resources.clock.now();
   const [tipId] = await inboxesOf(resources, { tenantId, sessionId: parentId });
   return await resources.database.run(async (db) => {
-    const rows = await selectCallPage(db, {
+    const { rows, hasMore } = await selectCallPage(db, {
       tenantId,
       parentTip: tipId,
       state,
       before: after,
-      limit: limit + 1,
+      limit,
+      maxBytes: ANSWER_MAX_BYTES,
     });
-    const shown = rows.slice(0, limit);
-    const ids = shown.filter((call) => call.endedAt === null).map((call) => call.delegationId);
+    const ids = rows.filter((call) => call.endedAt === null).map((call) => call.delegationId);
     const activity = ids.length === 0 ? [] : await selectActivity(db, { tenantId, ids });
     return {
-      calls: shown.map((call) => showCall(call, activity, now)),
-      hasMore: rows.length > limit,
+      calls: rows.map((call) => showCall(call, activity, now)),
+      hasMore,
       activeCount: await countActiveCalls(db, { tenantId, tipId }),
       activeTaskCount: await countActiveTasks(db, { tenantId, tipId }),
     };

@@ -5,7 +5,7 @@ import { fillRoom, seqsOf } from './ack-items.ts';
 import { announceDelivered } from './announce.ts';
 import { inboxToRead } from './open-inbox.ts';
 
-/** How much text one answer holds at most, in bytes; a single item may be longer. */
+/** How much text one answer holds at most, in bytes; a single entry may be longer. */
 export const ANSWER_MAX_BYTES = 16 * 1024 * 1024;
 
 /**

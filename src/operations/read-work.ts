@@ -3,6 +3,7 @@ import type { WorkStatus } from '../domain/work.ts';
 import type { Resources } from '../resources.ts';
 import { selectWork, selectWorkPage, type ListedWork, type WorkDetail } from '../store/work.ts';
 import { inboxesOf } from './ack-items.ts';
+import { ANSWER_MAX_BYTES } from './read-inbox.ts';
 
 export type { ListedWork, WorkDetail };
 
@@ -32,7 +33,8 @@ export async function listWork(
   { tenantId, parentId, status, after, limit }: WorkPage,
 ): Promise<{ work: ListedWork[]; hasMore: boolean }> {
   const [parentTip] = await inboxesOf(resources, { tenantId, sessionId: parentId });
-  const page = { tenantId, parentTip, status, before: after, limit: limit + 1 };
-  const rows = await resources.database.run((db) => selectWorkPage(db, page));
-  return { work: rows.slice(0, limit), hasMore: rows.length > limit };
+  const of = { tenantId, parentTip, status, before: after };
+  const page = { ...of, limit, maxBytes: ANSWER_MAX_BYTES };
+  const { rows, hasMore } = await resources.database.run((db) => selectWorkPage(db, page));
+  return { work: rows, hasMore };
 }

@@ -2,6 +2,7 @@ import { and, asc, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
 import type { TaskResult } from '../domain/delegation.ts';
 import type { ResultStatus } from '../domain/task-end.ts';
 import type { Queryable } from './database.ts';
+import { bytesOf, selectPage, type Page } from './page.ts';
 import { delegations, units } from './schema.ts';
 
 export type CallRow = typeof delegations.$inferSelect;
@@ -148,9 +149,13 @@ export interface ListedCall extends CallRow {
   unitStatuses: ('running' | ResultStatus)[];
 }
 
+/** As much as is said of a child of an active call, unless its names are of the longest. */
+const CHILD_BYTES = 1_024;
+
 /**
- * Calls of any session of the chain that ends with the parent, newest first, before `before`. Each
- * session's calls are read from the index, and no more of them than can be shown.
+ * Calls of any session of the chain that ends with the parent, newest first, before `before`: at
+ * most `limit` and no more than `maxBytes`, but at least one. Each session's calls are read from the
+ * index, and no more of them than can be shown.
  */
 export async function selectCallPage(
   db: Queryable,
@@ -160,25 +165,33 @@ export async function selectCallPage(
     state: 'active' | 'ended' | null;
     before: string | null;
     limit: number;
+    maxBytes: number;
   },
-): Promise<ListedCall[]> {
+): Promise<Page<ListedCall>> {
   const before = page.before === null ? sql`` : sql`and d.delegation_id < ${page.before}`;
-  return await db.execute<ListedCall & Record<string, unknown>>(sql`
-    select c.*, (
-      select array_agg(u.status order by u.ordinal) from units u
-      where u.delegation_id = c."delegationId" and u.tenant_id = ${page.tenantId}
-    ) as "unitStatuses"
-    from (
-      select d.* from ${chainOf(page.tenantId, page.parentTip)} chain
-      cross join lateral (
-        select ${columns} from delegations d
-        where d.tenant_id = ${page.tenantId} and d.parent_session_id = chain.id
-          ${stateIs(page.state)} ${before}
-        order by d.delegation_id desc limit ${page.limit}
-      ) d
-      order by d."delegationId" desc limit ${page.limit}
-    ) c
-    order by c."delegationId" desc`);
+  const found = page.limit + 1;
+  return await selectPage<ListedCall>(db, {
+    from: sql`
+      select c.*, (
+        select array_agg(u.status order by u.ordinal) from units u
+        where u.delegation_id = c."delegationId" and u.tenant_id = ${page.tenantId}
+      ) as "unitStatuses"
+      from (
+        select d.* from ${chainOf(page.tenantId, page.parentTip)} chain
+        cross join lateral (
+          select ${columns} from delegations d
+          where d.tenant_id = ${page.tenantId} and d.parent_session_id = chain.id
+            ${stateIs(page.state)} ${before}
+          order by d.delegation_id desc limit ${found}
+        ) d
+        order by d."delegationId" desc limit ${found}
+      ) c`,
+    order: sql`r."delegationId" desc`,
+    bytes: sql`${bytesOf('r.goals', 'r.context', 'r.toolsets')} +
+      case when r."endedAt" is null then ${CHILD_BYTES}::int * r."taskCount" else 0 end`,
+    limit: page.limit,
+    maxBytes: page.maxBytes,
+  });
 }
 
 function stateIs(state: 'active' | 'ended' | null): SQL {

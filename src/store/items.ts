@@ -1,5 +1,6 @@
 import { and, count, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
+import { bytesOf, selectPage, type Page } from './page.ts';
 import { items } from './schema.ts';
 
 export type ItemRow = typeof items.$inferSelect;
@@ -20,13 +21,6 @@ const columns = sql.raw(
 /** Pending and not leased by anybody: what a reader can be given. */
 const isFree = (now: number) =>
   sql`i.acked_at is null and (i.leased_until is null or i.leased_until <= ${now}::timestamptz)`;
-
-/** How much text the item holds. */
-function bytesOf(row: 'i' | 'r') {
-  const output = sql.raw(`${row}.output`);
-  const details = sql.raw(`${row}.details`);
-  return sql`octet_length(${output}) + coalesce(octet_length(${details}::text), 0)`;
-}
 
 export interface HandedOut {
   items: ItemRow[];
@@ -55,7 +49,7 @@ export async function handOutItems(
     ItemRow & { seq: number | null; remaining: number; nextLeaseEnd: number | null }
   >(sql`
     with picked as (
-      select i.seq, ${bytesOf('i')} as bytes from items i
+      select i.seq, ${bytesOf('i.output', 'i.details')} as bytes from items i
       where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId} and ${isFree(to.now)}
       order by i.seq limit ${to.max} for update skip locked
     ), kept as (
@@ -155,23 +149,19 @@ export async function selectItemPage(
     limit: number;
     maxBytes: number;
   },
-): Promise<{ items: ItemRow[]; hasMore: boolean }> {
-  const pending = page.state === 'pending' ? sql`and acked_at is null` : sql``;
-  const rows = await db.execute<ItemRow & { found: number }>(sql`
-    select ${columns}, i.found from (
-      select r.*, row_number() over (order by r.seq) as place, count(*) over ()::int as found,
-        sum(${bytesOf('r')}) over (order by r.seq) as total
-      from (
-        select * from items
-        where tenant_id = ${page.tenantId} and session_id = ${page.sessionId}
-          and seq > ${page.afterSeq} ${pending}
-        order by seq limit ${page.limit + 1}
-      ) r
-    ) i
-    where (i.place = 1 or i.total <= ${page.maxBytes}) and i.place <= ${page.limit}
-    order by i.seq`);
-  const found = rows[0]?.found ?? 0;
-  return { items: rows, hasMore: found > rows.length };
+): Promise<Page<ItemRow>> {
+  const pending = page.state === 'pending' ? sql`and i.acked_at is null` : sql``;
+  return await selectPage<ItemRow>(db, {
+    from: sql`
+      select ${columns} from items i
+      where i.tenant_id = ${page.tenantId} and i.session_id = ${page.sessionId}
+        and i.seq > ${page.afterSeq} ${pending}
+      order by i.seq limit ${page.limit + 1}`,
+    order: sql`r.seq`,
+    bytes: bytesOf('r.output', 'r.details'),
+    limit: page.limit,
+    maxBytes: page.maxBytes,
+  });
 }
 
 /** One item of these inboxes, acked or not; null if it is in none of them. */

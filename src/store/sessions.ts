@@ -1,8 +1,9 @@
-import { and, desc, eq, getTableColumns, ne, sql, type SQL } from 'drizzle-orm';
+import { and, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
 import type { SessionStatus } from '../domain/session.ts';
 import type { Snapshot } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
+import { bytesOf, selectPage, type Page } from './page.ts';
 import { assistantTexts, parkedReports, sessions, work } from './schema.ts';
 import type { WorkRow } from './work.ts';
 
@@ -136,29 +137,39 @@ const shownChild = {
     where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id)`,
 };
 
-/** A page of direct children, newest first; the own parent of itself is no child. */
+const shownChildColumns = sql.join(
+  Object.entries(shownChild).map(([field, column]) => sql`${column} as ${sql.identifier(field)}`),
+  sql`, `,
+);
+
+/**
+ * A page of direct children, newest first; the own parent of itself is no child. At most `limit`
+ * and no more than `maxBytes`, but at least one.
+ */
 export async function selectChildren(
   db: Queryable,
-  page: SessionKey & { after: { createdAt: number; id: string } | null; limit: number },
-): Promise<ShownChild[]> {
+  page: SessionKey & {
+    after: { createdAt: number; id: string } | null;
+    limit: number;
+    maxBytes: number;
+  },
+): Promise<Page<ShownChild>> {
   const { after } = page;
-  const rows = await db
-    .select(shownChild)
-    .from(sessions)
-    .where(
-      and(
-        eq(sessions.tenantId, page.tenantId),
-        eq(sessions.parentSessionId, page.sessionId),
-        ne(sessions.id, page.sessionId),
-        after === null
-          ? undefined
-          : sql`(${sessions.createdAt}, ${sessions.id})
-              < (${after.createdAt}::timestamptz, ${after.id})`,
-      ),
-    )
-    .orderBy(desc(sessions.createdAt), desc(sessions.id))
-    .limit(page.limit);
-  return rows as ShownChild[];
+  const older =
+    after === null
+      ? sql``
+      : sql`and (created_at, id) < (${after.createdAt}::timestamptz, ${after.id})`;
+  return await selectPage<ShownChild>(db, {
+    from: sql`
+      select created_at, ${shownChildColumns} from sessions
+      where tenant_id = ${page.tenantId} and parent_session_id = ${page.sessionId}
+        and id <> ${page.sessionId} ${older}
+      order by created_at desc, id desc limit ${page.limit + 1}`,
+    order: sql`r.created_at desc, r.id desc`,
+    bytes: bytesOf('r.title', 'r."errorMessage"'),
+    limit: page.limit,
+    maxBytes: page.maxBytes,
+  });
 }
 
 /** These children. */

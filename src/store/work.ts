@@ -4,12 +4,16 @@ import type { StallSettings } from '../domain/liveness.ts';
 import type { Channel } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
+import { bytesOf, selectPage, type Page } from './page.ts';
 import { assistantTexts, sessions, work } from './schema.ts';
 
 export type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
-/** An entry without what may be large. */
-export type ListedWork = Omit<WorkRow, 'result'>;
+/** What may be large and no list shows. */
+const UNLISTED = ['result', 'lateResults', 'upstreamMessageId'] as const;
+
+/** An entry without it. */
+export type ListedWork = Omit<WorkRow, (typeof UNLISTED)[number]>;
 
 /** An entry with what it has put into the inbox, as far as that has not been pruned. */
 export interface WorkDetail extends WorkRow {
@@ -25,10 +29,10 @@ interface WorkOf {
 
 /** All columns of `work w` under their names here, and those that a list shows. */
 const columns = columnsBut();
-const listedColumns = columnsBut('result');
+const listedColumns = columnsBut(...UNLISTED);
 
-function columnsBut(left?: string) {
-  const kept = Object.entries(getTableColumns(work)).filter(([field]) => field !== left);
+function columnsBut(...left: string[]) {
+  const kept = Object.entries(getTableColumns(work)).filter(([field]) => !left.includes(field));
   return sql.raw(kept.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
 }
 
@@ -48,9 +52,10 @@ export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail 
 
 /**
  * Entries dispatched by any session of the chain that ends with the parent, newest first, before
- * `before`. Each session's entries are read from the index, and no more of them than can be shown.
+ * `before`: at most `limit` and no more than `maxBytes`, but at least one. Each session's entries
+ * are read from the index, and no more of them than can be shown.
  */
-export function selectWorkPage(
+export async function selectWorkPage(
   db: Queryable,
   page: {
     tenantId: string;
@@ -58,23 +63,31 @@ export function selectWorkPage(
     status: WorkStatus | null;
     before: string | null;
     limit: number;
+    maxBytes: number;
   },
-): Promise<ListedWork[]> {
+): Promise<Page<ListedWork>> {
   const status = page.status === null ? sql`` : sql`and w.status = ${page.status}`;
   const before = page.before === null ? sql`` : sql`and w.work_id < ${page.before}`;
-  return db.execute<ListedWork & Record<string, unknown>>(sql`
-    select w.* from (
-      select id from sessions where tenant_id = ${page.tenantId} and id = ${page.parentTip}
-      union all
-      select id from sessions
-      where tenant_id = ${page.tenantId} and tip_session_id = ${page.parentTip}
-    ) chain
-    cross join lateral (
-      select ${listedColumns} from work w
-      where w.tenant_id = ${page.tenantId} and w.parent_session_id = chain.id ${status} ${before}
-      order by w.work_id desc limit ${page.limit}
-    ) w
-    order by w."workId" desc limit ${page.limit}`);
+  const found = page.limit + 1;
+  return await selectPage<ListedWork>(db, {
+    from: sql`
+      select w.* from (
+        select id from sessions where tenant_id = ${page.tenantId} and id = ${page.parentTip}
+        union all
+        select id from sessions
+        where tenant_id = ${page.tenantId} and tip_session_id = ${page.parentTip}
+      ) chain
+      cross join lateral (
+        select ${listedColumns} from work w
+        where w.tenant_id = ${page.tenantId} and w.parent_session_id = chain.id ${status} ${before}
+        order by w.work_id desc limit ${found}
+      ) w
+      order by w."workId" desc limit ${found}`,
+    order: sql`r."workId" desc`,
+    bytes: bytesOf('r.agent', 'r.title', 'r.goal'),
+    limit: page.limit,
+    maxBytes: page.maxBytes,
+  });
 }
 
 /** A parent as it stands, with what of its snapshot bears on its calls. */

@@ -226,6 +226,21 @@ describe("upstream's snapshot", () => {
     expect(patch.agentName).toBe('a\ufffdb\ufffd');
   });
 
+  test.each([
+    ['agent_id', 'agentId', 512],
+    ['agent_name', 'agentName', 512],
+    ['sub_agent_name', 'subAgentName', 512],
+    ['runner_id', 'runnerId', 512],
+    ['title', 'title', 4_096],
+    ['workspace', 'workspace', 4_096],
+  ] as const)(
+    'says nothing with a %s that is too long, and never a part of it',
+    (from, to, max) => {
+      expect(patchFromUpstream({ [from]: '😀'.repeat(max) })[to]).toBe('😀'.repeat(max));
+      expect(patchFromUpstream({ [from]: '😀'.repeat(max + 1) })[to]).toBeUndefined();
+    },
+  );
+
   it('never makes the reader throw', () => {
     fc.assert(
       fc.property(fc.dictionary(fc.string(), fc.anything()), (body) => {

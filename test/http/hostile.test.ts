@@ -13,6 +13,7 @@ import {
   type Operation,
 } from '../support/document.ts';
 import { createHttpClient, type Answer } from '../support/http-client.ts';
+import { longText } from '../support/long-text.ts';
 import { openRaw } from '../support/raw-http.ts';
 import { useService } from '../support/service.ts';
 import { inboxOf, inShort, isChild, newPair, opens, status, take } from '../support/steps.ts';
@@ -148,6 +149,18 @@ const ODD_IDS = [
   '😀'.repeat(255),
   'é\u0301',
 ];
+/** As long as ids may be, as names may be, and longer than any index has room for. */
+const LONG_TEXTS = [255, 512, 3_000].map(longText);
+/** The fields of bodies that take any text; of what a call cannot understand, `finite` is anything. */
+const TEXTS = ['delegate.context', 'delegate.finite', 'delegate.tasks.0.goal'];
+const TITLES = [
+  'delegate.tasks.0.title',
+  'dispatchWork.title',
+  'postSession.title',
+  'postSession.workspace',
+  'putSession.title',
+  'putSession.workspace',
+];
 
 describe('a body of wrong types', () => {
   test('is 400 where the document rules it out, and never 500', async () => {
@@ -170,26 +183,29 @@ describe('a body of wrong types', () => {
     });
   });
 
-  test.each(TYPES)('is no defect in the data of %s', async (type) => {
-    const cases = DATA.flatMap((name) => ODD_VALUES.map((value) => ({ name, value })));
+  test.each(TYPES)('or of great length is no defect in the data of %s', async (type) => {
+    const cases = DATA.flatMap((name) =>
+      [...ODD_VALUES, ...LONG_TEXTS].map((value) => ({ name, value })),
+    );
     await sendAll(cases, async ({ name, value }) => {
       const body = { type, data: { ...reportWith({}).data, [name]: value } };
       const answer = await service.request('POST', `${path(freshId())}/events`, body);
-      const what = `${type} ${name} ${JSON.stringify(value)}`;
+      const what = `${type} ${name} ${JSON.stringify(value)?.slice(0, 60)}`;
       if (answer.status === 503) expect(answer.body.reason).toBe('unknown_session');
       else expectSane(what, answer);
     });
   });
 });
 
-describe('text that no database stores', () => {
+describe('text that no database stores, or no index', () => {
   test('is taken or refused in every field of every route', async () => {
+    const texts = [...ODD_TEXTS, ...LONG_TEXTS];
     const cases = operations.flatMap((operation) =>
       operation.body === null
         ? []
         : fieldsOf(operation.body)
             .filter(({ schema }) => mayBe(schema, 'some_text'))
-            .flatMap((field) => ODD_TEXTS.map((value) => ({ operation, field, value }))),
+            .flatMap((field) => texts.map((value) => ({ operation, field, value }))),
     );
     await sendAll(cases, async ({ operation, field, value }) => {
       const body = withValue(fullBody(operation), field.at, value);
@@ -197,14 +213,39 @@ describe('text that no database stores', () => {
     });
   });
 
+  test.each<[string, number, string[]]>([
+    ['name', 513, [...TEXTS, ...TITLES].toSorted()],
+    ['title', 4_097, TEXTS],
+  ])('is refused where it is too long for a %s', async (_, length, takers) => {
+    const cases = operations.flatMap((operation) =>
+      operation.body === null
+        ? []
+        : fieldsOf(operation.body)
+            .filter(({ schema }) => mayBe(schema, 'some_text'))
+            .map(({ at }) => ({ operation, at, where: [operation.id, ...at].join('.') })),
+    );
+    const taken: string[] = [];
+    await sendAll(cases, async ({ operation, at, where }) => {
+      const body = withValue(fullBody(operation), at, longText(length));
+      const answer = await send(operation, body);
+      // Others may have been quicker to give the sample's child its work.
+      const isRefused = answer.status === 400 && answer.body.errors[0].path === at.join('.');
+      if (!isRefused) taken.push(where);
+    });
+    expect(taken.toSorted()).toEqual(takers);
+  });
+
   test.each(ODD_TEXTS.map((text) => [JSON.stringify(text.slice(0, 40)), text]))(
     'is delivered, as far as it can be stored: %s',
     async (_, text) => {
       const stored = text.toWellFormed().replaceAll('\u0000', '\ufffd');
+      // What is too long for a name is a title all the same.
+      const name = Array.from(text).slice(0, 512).join('');
+      const storedName = Array.from(stored).slice(0, 512).join('');
       const pair = newPair(service);
       const item = { role: 'assistant', content: [{ type: 'text', text }] };
       await take(pair, [
-        isChild({ agent_name: text, sub_agent_name: text, title: text, workspace: text }),
+        isChild({ agent_name: name, sub_agent_name: name, title: text, workspace: text }),
         opens,
       ]);
       const answer = await status(pair, {
@@ -219,22 +260,27 @@ describe('text that no database stores', () => {
         data: { item_type: 'message', item_data: item },
       });
       expect(await inboxOf(pair)).toMatchObject([
-        { output: `> ${stored}`, agent: stored, title: stored },
+        { output: `> ${stored}`, agent: storedName, title: storedName },
       ]);
       const children = await service.request('GET', path(pair.child));
-      expect(children.body).toMatchObject({ title: stored, workspace: stored, agent_name: stored });
+      expect(children.body).toMatchObject({
+        title: stored,
+        workspace: stored,
+        agent_name: storedName,
+      });
     },
   );
 
   test('as an id of a turn is no defect', async () => {
     const names = ['response_id', 'work_id'];
-    const cases = names.flatMap((name) => ODD_TEXTS.map((text) => ({ name, text })));
+    const texts = [...ODD_TEXTS, ...LONG_TEXTS];
+    const cases = names.flatMap((name) => texts.map((text) => ({ name, text })));
     await sendAll(cases, async ({ name, text }) => {
       const pair = newPair(service);
       await take(pair, [isChild(), opens]);
       const data = { status: 'idle', output: 'x', [name]: text };
       const answer = await status(pair, data);
-      const isTooLong = text.length > 600;
+      const isTooLong = Array.from(text).length > 512;
       expect([name, text, inShort(answer)]).toEqual([
         name,
         text,
@@ -247,9 +293,10 @@ describe('text that no database stores', () => {
 
 describe('ids that mean something elsewhere', () => {
   test('are ids in every path', async () => {
+    const ids = [...ODD_IDS, ...LONG_TEXTS.slice(0, 2)];
     const cases = operations
       .filter(({ parameters }) => parameters.some((it) => it.in === 'path'))
-      .flatMap((operation) => ODD_IDS.map((id) => ({ operation, id })));
+      .flatMap((operation) => ids.map((id) => ({ operation, id })));
     await sendAll(cases, async ({ operation, id }) => {
       const values = Object.fromEntries(operation.parameters.map(({ name }) => [name, id]));
       const body = operation.body === null ? undefined : fullBody(operation);

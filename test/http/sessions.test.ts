@@ -5,6 +5,7 @@ import { afterEach, describe, expect, it, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
 import { countDeadlocks } from '../support/counters.ts';
+import { longText } from '../support/long-text.ts';
 import { startService, useService, type TestService } from '../support/service.ts';
 
 const database = useDatabase();
@@ -985,6 +986,8 @@ describe('a session that only upstream knows', () => {
     }
   });
 
+  const idle = { type: 'external_session_status', data: { status: 'idle', output: 'x' } };
+
   async function withUpstream(known: Record<string, unknown>, handler?: RequestListener) {
     const asked: string[] = [];
     const listener: RequestListener = (request, response) => {
@@ -1036,10 +1039,7 @@ describe('a session that only upstream knows', () => {
     const { request } = await withUpstream({
       [id]: { parent_session_id: parent, sub_agent_name: 'reviewer' },
     });
-    const answer = await request('POST', `${path(id)}/events`, {
-      type: 'external_session_status',
-      data: { status: 'idle', output: 'x' },
-    });
+    const answer = await request('POST', `${path(id)}/events`, idle);
     expect(answer.headers['delivery-outcome']).toBe('delivered');
     expect((await get(id)).body.work).toMatchObject({ agent: 'reviewer', title: 'reviewer' });
   });
@@ -1091,6 +1091,51 @@ describe('a session that only upstream knows', () => {
     });
   });
 
+  const lengths = [512, 3_000, 40_000];
+
+  test.each([
+    ['agent_id'],
+    ['agent_name'],
+    ['sub_agent_name'],
+    ['title'],
+    ['workspace'],
+    ['runner_id'],
+    ['continued_as'],
+  ])('has its report delivered, however long a %s upstream says', async (field) => {
+    const parent = newId('p');
+    await put(parent, { inbox: 'open' });
+    const snapshots = lengths.map((length) => ({
+      parent_session_id: parent,
+      [field]: longText(length),
+    }));
+    const known = Object.fromEntries(snapshots.map((snapshot) => [newId('c'), snapshot]));
+    const { request } = await withUpstream(known);
+    for (const id of Object.keys(known)) {
+      const answer = await request('POST', `${path(id)}/events`, idle);
+      expect([answer.status, answer.headers['delivery-outcome']]).toEqual([204, 'delivered']);
+    }
+    expect(await inboxOf(parent)).toHaveLength(lengths.length);
+  });
+
+  it('has no parent that could be no session, and its report is parked', async () => {
+    const parents = [7, '', '..', ...lengths.map(longText)];
+    const snapshots = parents.map((parent) => ({
+      parent_session_id: parent,
+      sub_agent_name: 'reviewer',
+    }));
+    const known = Object.fromEntries(snapshots.map((snapshot) => [newId('c'), snapshot]));
+    const { request } = await withUpstream(known);
+    for (const id of Object.keys(known)) {
+      const answer = await request('POST', `${path(id)}/events`, idle);
+      expect([answer.status, answer.body.reason]).toEqual([503, 'missing_work_entry']);
+      expect(answer.headers['retry-after']).toBeDefined();
+      expect((await get(id)).body.parent_session_id).toBeNull();
+    }
+    const { body } = await service.request('GET', '/v1/parked?limit=1000');
+    const parked = body.data.map((waiting: { session_id: string }) => waiting.session_id);
+    expect(parked).toEqual(expect.arrayContaining(Object.keys(known)));
+  });
+
   it('cannot become its own ancestor by what upstream says', async () => {
     const [top, child] = [newId('top'), newId('c')];
     await put(child, { parent_session_id: top });
@@ -1111,8 +1156,8 @@ describe('a session that only upstream knows', () => {
         ],
       },
     });
-    const idle = { type: 'external_session_status', data: { status: 'idle' } };
-    await request('POST', `${path(child)}/events`, idle);
+    const withoutText = { type: 'external_session_status', data: { status: 'idle' } };
+    await request('POST', `${path(child)}/events`, withoutText);
     expect(await inboxOf(parent)).toEqual(['hi']);
   });
 });

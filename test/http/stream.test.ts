@@ -165,8 +165,9 @@ describe('a stream', () => {
     const [child] = [freshId('child')];
     await describeChild(here, parent, child);
     for (let n = 0; here.resources.streams.count() > before && n < 400; n += 1) {
-      // Each update shows the whole title to the parent.
-      await here.request('PUT', path(child), { title: `${n}:${'t'.repeat(100_000)}` });
+      // Each update shows the whole error to the parent.
+      const data = { status: 'failed', output: `${n}:${'t'.repeat(100_000)}` };
+      await reportIdle(here, child, data);
     }
     expect(here.resources.streams.count()).toBe(before);
     slow.destroy();
