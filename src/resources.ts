@@ -12,7 +12,7 @@ import type { WebhookSender } from './operations/send-webhooks.ts';
 import type { SessionStreams } from './operations/session-streams.ts';
 import type { WakeQueue } from './operations/wake-parents.ts';
 
-/** All that an operation may reach. Made once by main, handed down; nothing here is global. */
+/** All that an operation may reach. Made once by `service.ts`, handed down; nothing here is global. */
 export interface Resources {
   database: Database;
   clock: Clock;

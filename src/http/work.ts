@@ -168,7 +168,7 @@ export function workRoutes(resources: Resources) {
   return routes;
 }
 
-/** A name without a letter in it is none. */
+/** A blank name is none. */
 function nameOrNull(name: string | null | undefined): string | null {
   return name == null || isBlank(name) ? null : name;
 }

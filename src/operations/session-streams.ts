@@ -42,7 +42,7 @@ export interface SessionStreams {
   ping(): Promise<void>;
   /** How many streams are open, for the metrics. */
   count(): number;
-  /** Ends all streams, and those that come. */
+  /** Ends all streams; those that come get their snapshot first. */
   release(): void;
 }
 
