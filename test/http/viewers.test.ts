@@ -115,7 +115,14 @@ describe('leaving', () => {
   test('is refused with a reason that nobody knows, which changes nothing', async () => {
     const id = freshId();
     const viewer = await attach(service, id);
-    for (const reason of ['bored', '%20', 'CLI_CLOSE']) {
+    for (const reason of [
+      'bored',
+      '%20',
+      'CLI_CLOSE',
+      'cli_close%20',
+      'compression',
+      'constructor',
+    ]) {
       const answer = await service.request(
         'DELETE',
         `${path(id)}/viewers/${viewer}?end_reason=${reason}`,
