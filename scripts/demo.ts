@@ -113,8 +113,8 @@ const LATE = 'conv_parent_0';
 const dataDir = await mkdtemp(join(tmpdir(), 'subagent-inbox-demo-'));
 const port = await freePort();
 const url = `http://127.0.0.1:${port}`;
+/** How often an event was answered in which way. */
 const answers = new Map<string, number>();
-let sent = 0;
 let service = await startService();
 
 try {
@@ -178,11 +178,8 @@ function event(data: Record<string, unknown>) {
 async function untilTaken(path: string, body: unknown, mayStay: boolean): Promise<void> {
   for (;;) {
     const answer = await send('POST', path, body).catch(() => null);
-    if (answer !== null) {
-      const key = `${answer.status} ${answer.outcome}`.trim();
-      answers.set(key, (answers.get(key) ?? 0) + 1);
-      if (answer.status < 300 || (mayStay && answer.outcome === 'not_confirmed')) return;
-    }
+    if (answer !== null && answer.status < 300) return;
+    if (mayStay && answer?.outcome === 'not_confirmed') return;
     await pause(50);
   }
 }
@@ -203,7 +200,22 @@ interface Sent {
 }
 
 async function send(method: string, path: string, body?: unknown): Promise<Sent> {
-  if (path.endsWith('/events')) sent += 1;
+  if (!path.endsWith('/events')) return await exchange(method, path, body);
+  try {
+    const answer = await exchange(method, path, body);
+    tally(`${answer.status} ${answer.outcome}`.trim());
+    return answer;
+  } catch (error) {
+    tally('no answer');
+    throw error;
+  }
+}
+
+function tally(answer: string): void {
+  answers.set(answer, (answers.get(answer) ?? 0) + 1);
+}
+
+async function exchange(method: string, path: string, body?: unknown): Promise<Sent> {
   const outgoing = request(`${url}${path}`, { method });
   outgoing.end(body === undefined ? undefined : JSON.stringify(body));
   const [incoming] = await once(outgoing, 'response');
@@ -218,7 +230,7 @@ async function send(method: string, path: string, body?: unknown): Promise<Sent>
 
 /** Sends the report and goes away before the answer. */
 async function loseAnswer(path: string, body: unknown): Promise<void> {
-  sent += 1;
+  tally('answer lost');
   const outgoing = request(`${url}${path}`, { method: 'POST' });
   outgoing.on('error', () => {});
   outgoing.end(JSON.stringify(body));
@@ -254,7 +266,7 @@ function report(byChild: Map<string, ReadItem[]>, parents: string[]): number {
   let lost = 0;
   let twice = 0;
   let wrong = 0;
-  console.log(`\n${'forwarder'.padEnd(42)} ${'read as'.padEnd(10)} once in ${FLEETS} fleets`);
+  console.log(`\n${'forwarder'.padEnd(42)} ${'read as'.padEnd(10)} once`);
   for (const [at, turn] of TURNS.entries()) {
     let right = 0;
     for (const parent of parents) {
@@ -266,9 +278,12 @@ function report(byChild: Map<string, ReadItem[]>, parents: string[]): number {
       if (items.length === 1 && !isRight) wrong += 1;
       if (items.length === 1 && isRight) right += 1;
     }
-    console.log(`${turn.harness.padEnd(42)} ${turn.expected.status.padEnd(10)} ${right}`);
+    console.log(
+      `${turn.harness.padEnd(42)} ${turn.expected.status.padEnd(10)} in ${right} of ${FLEETS} fleets`,
+    );
   }
   const results = TURNS.length * parents.length;
+  const sent = [...answers.values()].reduce((sum, one) => sum + one, 0);
   console.log(`\nevents sent    ${sent}`);
   for (const [answer, count] of [...answers].toSorted(([a], [b]) => (a < b ? -1 : 1))) {
     console.log(`  ${answer.padEnd(24)} ${count}`);

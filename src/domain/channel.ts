@@ -29,6 +29,7 @@ const INLINE: Delivery = { mode: 'inline', wakes: false };
 
 /** Kinds that end with their turn: nobody is there for a later completion, whatever they say. */
 const FINITE_KINDS: ReadonlySet<string> = new Set(['one_shot', 'cron', 'kanban_worker']);
+/** Kinds whose sessions are seen by whoever views them, and by nobody else. */
 const LOCAL_KINDS: ReadonlySet<string> = new Set(['cli', 'tui', 'desktop']);
 
 interface Declaration {
@@ -72,8 +73,8 @@ function declarationOf({ finite, requestChannel, sessionChannel }: GateRequest):
 }
 
 /** True for a channel of a person at this machine: unviewed, its completions are notes. */
-export function isLocalChannel(kind: string | null | undefined): boolean {
-  return LOCAL_KINDS.has(kind ?? '');
+export function isLocalChannel(kind: string | null): boolean {
+  return kind !== null && LOCAL_KINDS.has(kind);
 }
 
 /** What a call that asked for a notification is told where none can reach it. */

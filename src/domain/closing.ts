@@ -17,11 +17,6 @@ export const END_REASONS = [
 /** Why a session was ended. */
 export type EndReason = (typeof END_REASONS)[number];
 
-/** True for a reason that ends a session. */
-export function isEndReason(text: string): text is EndReason {
-  return (END_REASONS as readonly string[]).includes(text);
-}
-
 /** What leaving does to the session. */
 export type DetachDecision =
   /** The session is closed, and its own live work and delegations are interrupted. */

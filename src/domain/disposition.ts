@@ -1,3 +1,5 @@
+import { isLocalChannel } from './channel.ts';
+
 /*
  * A result for a session of a local client is a turn only if somebody is there to see it: an
  * unattended client gets a note. Settled when the item is delivered, stored with it, and never
@@ -11,11 +13,7 @@ export type Disposition =
   /** The parent is to take a turn for it. */
   | 'turn';
 
-/** Channels whose sessions are seen by whoever views them, and by nobody else. */
-const LOCAL_KINDS: ReadonlySet<string> = new Set(['cli', 'tui', 'desktop']);
-
 /** Whether an item delivered now is a note or a turn; a session without a channel takes turns. */
 export function disposition(parent: { channelKind: string | null; viewers: number }): Disposition {
-  const isLocal = parent.channelKind !== null && LOCAL_KINDS.has(parent.channelKind);
-  return isLocal && parent.viewers === 0 ? 'note' : 'turn';
+  return isLocalChannel(parent.channelKind) && parent.viewers === 0 ? 'note' : 'turn';
 }

@@ -233,5 +233,8 @@ export type Decision =
   | { kind: 'look_up_session' }
   | { kind: 'look_up_text'; responseId: string | null }
   | { kind: 'deliver_parked_first' }
-  /** A parked report that has been delivered, or replaced, by another hand meanwhile. */
+  /**
+   * A parked report that has been delivered, or replaced, by another hand meanwhile; an end or an
+   * interrupt of work that is not the current one any more; a final end whose inbox is deleted.
+   */
   | { kind: 'settled_elsewhere' };

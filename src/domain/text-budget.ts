@@ -13,6 +13,9 @@ export interface TextBudget {
 /** 256 KiB and 32 MiB: 1,000 results then stay far below what one row and one answer can hold. */
 const TEXT_BUDGET: TextBudget = { each: 256 * 1024, together: 32 * 1024 * 1024 };
 
+/** So many characters of a text are all that need be loaded: what is cut is still seen to be so. */
+export const LOADED_MAX = TEXT_BUDGET.each + 1;
+
 /**
  * The results with their summaries cut to the budget, never within a code point. What is short stays
  * whole: if all are too much together, the longest give way first. Errors are child's output as well,

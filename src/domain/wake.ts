@@ -78,6 +78,8 @@ export interface WakeStep {
   /** The same object if nothing has changed: then nothing need be written. */
   state: WakeState;
   announce: Announcement | null;
+  /** What was announced before is over: where it is still on its way, it need not arrive. */
+  withdraws: boolean;
 }
 
 /** What becomes of a parent's wakes by an event. */
@@ -86,7 +88,7 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
     case 'delivered':
       return delivered(state, event);
     case 'turn_started':
-      return silently(state, { pending: false });
+      return withdrawn(state, { pending: false });
     case 'went_idle':
       return wentIdle(state, event);
     case 'inbox_emptied':
@@ -94,7 +96,7 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
     case 'announcement_failed':
       // A later announcement may be on its way; and what never arrived is not repeated when it is
       // sent once more.
-      if (event.number !== state.announcements) return { state, announce: null };
+      if (event.number !== state.announcements) return silently(state, {});
       return silently(state, { pending: false, lastNotice: null });
     case 'repeat_due':
       return repeatDue(state, event);
@@ -113,7 +115,7 @@ export function isCoalesced({ pending, repeatAt, repeatDelayMs }: WakeState, now
 
 function delivered(state: WakeState, event: Extract<WakeEvent, { kind: 'delivered' }>): WakeStep {
   const { subject, disposition, wakes, pending, now } = event;
-  if (disposition === 'note' || !wakes) return { state, announce: null };
+  if (disposition === 'note' || !wakes) return silently(state, {});
   if (!state.pending) {
     return announced(
       state,
@@ -146,7 +148,7 @@ function repeatDue(
   state: WakeState,
   { inbox, turnRuns, now }: Extract<WakeEvent, { kind: 'repeat_due' }>,
 ): WakeStep {
-  if (state.repeatAt === null || state.repeatAt > now) return { state, announce: null };
+  if (state.repeatAt === null || state.repeatAt > now) return silently(state, {});
   if (inbox.pending === 0) return emptied(state);
   if (turnRuns) return silently(state, { repeatAt: null });
   if (inbox.unread === null) return silently(state, { repeatAt: inbox.leasedUntil });
@@ -180,17 +182,22 @@ function announced(
       announcements: number,
     },
     announce: { number, ...told },
+    withdraws: false,
   };
 }
 
 function emptied(state: WakeState): WakeStep {
-  return silently(state, { ...NEVER_WOKEN, announcements: state.announcements });
+  return withdrawn(state, { ...NEVER_WOKEN, announcements: state.announcements });
+}
+
+function withdrawn(state: WakeState, change: Partial<WakeState>): WakeStep {
+  return { ...silently(state, change), withdraws: true };
 }
 
 function silently(state: WakeState, change: Partial<WakeState>): WakeStep {
   const fields = Object.keys(change) as (keyof WakeState)[];
   const isSame = fields.every((field) => change[field] === state[field]);
-  return { state: isSame ? state : { ...state, ...change }, announce: null };
+  return { state: isSame ? state : { ...state, ...change }, announce: null, withdraws: false };
 }
 
 /* How a webhook is tried. */

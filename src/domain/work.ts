@@ -2,10 +2,10 @@
  * A work entry: one dispatch, one turn of the child. Live entries wait for their report; an ended
  * one is the tombstone by which repeats are recognised.
  *
- *   launching -> running         a report `running` or `waiting`
+ *   launching -> running         a report `running` or `waiting`, or the first heartbeat
  *   live      -> cancelling      an interrupt, until its grace is over
  *   live      -> stalling        no progress for the threshold, until its grace is over
- *   live      -> ended           the first terminal report, or the clock
+ *   live      -> ended           the first terminal report, a stop, a clock, or a lost runner
  */
 
 export const LIVE_STATUSES = ['launching', 'running', 'cancelling', 'stalling'] as const;

@@ -256,7 +256,7 @@ export function delegationRoutes(resources: Resources) {
 
 /**
  * Holds the request until the call has ended. A client that leaves stops what it was waiting for,
- * unless it can come back for it: it has a key, or was told where the results are to be found.
+ * unless it can come back for it with its key.
  */
 async function answerInline(
   c: Context<Env>,

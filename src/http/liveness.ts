@@ -11,7 +11,7 @@ import { clampedWhole, clientKey, jsonAnswer, problemResponses, sessionParams } 
 const LEASE_DEFAULT_SECONDS = 60;
 const LEASE_MAX_SECONDS = 86_400;
 
-/** One without a letter in it counts as absent. */
+/** A blank one counts as absent. */
 const name = z.union([clientKey, z.literal('')]);
 
 const heartbeatBody = z.object({

@@ -9,6 +9,9 @@ import { clientKey, jsonAnswer, problemResponses, sessionParams } from './wire.t
 
 const viewerParams = sessionParams.extend({ viewer_id: clientKey });
 
+/** An empty one counts as absent. */
+const endReason = z.enum([...END_REASONS, '']);
+
 const viewerOut = z
   .object({
     viewer_id: z.string(),
@@ -69,7 +72,7 @@ export function viewerRoutes(resources: Resources) {
       tags,
       request: {
         params: viewerParams,
-        query: z.object({ end_reason: z.enum(END_REASONS).optional() }),
+        query: z.object({ end_reason: endReason.optional() }),
       },
       responses: { 204: { description: 'The viewer is gone' }, ...problemResponses(400, 404) },
     }),
@@ -80,7 +83,7 @@ export function viewerRoutes(resources: Resources) {
         tenantId: c.get('tenantId'),
         sessionId: id,
         viewerId: viewer_id,
-        endReason: end_reason ?? null,
+        endReason: end_reason || null,
       });
       return c.body(null, 204);
     },

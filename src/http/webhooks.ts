@@ -20,10 +20,15 @@ const webhookBody = z.object({
     }),
   secret: z
     .string()
-    .refine(isWebhookSecret, { error: 'must be whsec_ and the base64 of 24 to 64 bytes' })
+    .refine(isWebhookSecret, {
+      error: 'must be the base64 of 24 to 64 bytes, with or without whsec_',
+    })
     .nullish()
     .meta({ description: 'Left out, messages are not signed. It is never shown.' }),
-  format: format.default('standard'),
+  format: format
+    .nullish()
+    .transform((given) => given ?? 'standard')
+    .meta({ description: 'Left out: standard' }),
 });
 
 const webhookOut = z

@@ -21,9 +21,9 @@ export async function detachViewer(
   const { tenantId, viewerId, endReason } = leaving;
   const now = resources.clock.now();
   const closed = await withLockedInbox(resources, leaving, async (tx, { sessionId }) => {
-    const { wasThere, left } = await deleteViewer(tx, { tenantId, sessionId, viewerId, now });
+    const { watched, left } = await deleteViewer(tx, { tenantId, sessionId, viewerId, now });
     const decision = detach({ viewersLeft: left, endReason });
-    if (!wasThere || decision.kind === 'nothing') return null;
+    if (!watched || decision.kind === 'nothing') return null;
     await closeSession(tx, { tenantId, sessionId, reason: decision.reason, now });
     return { tenantId, sessionId };
   });

@@ -3,12 +3,9 @@ import type { Resources } from '../resources.ts';
 import { selectInbox } from '../store/inboxes.ts';
 import { insertStubs } from '../store/sessions.ts';
 import { renewViewer } from './renew-viewer.ts';
-import { createTurns } from './turns.ts';
 
 /** So many streams are open on one replica at most; each costs some 50 KB (bench/streams.ts). */
 const STREAMS_MAX = 10_000;
-/** So many are looked up at once: all clients of a replica that ended come to the others together. */
-const turns = createTurns(50);
 
 export interface Streamed {
   tenantId: string;
@@ -29,7 +26,7 @@ export async function openStream(
   if (resources.streams.count() >= STREAMS_MAX) {
     throw new Refusal('unavailable', 'This replica has as many streams open as it can serve.');
   }
-  const giveTurnBack = await turns.take(left);
+  const giveTurnBack = await resources.streams.takeTurn(left);
   try {
     if (!left.aborted) await lookUp(resources, of);
   } finally {

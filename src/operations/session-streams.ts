@@ -6,6 +6,7 @@ import { selectStreamed, type StreamedSession } from '../store/streams.ts';
 import type { Told } from '../store/wakes.ts';
 import { renewViewers } from '../store/viewers.ts';
 import { sessionHash } from './session-hash.ts';
+import { createTurns } from './turns.ts';
 
 /*
  * Who streams a session is told how it differs from what was seen of it last. A hint is only a reason
@@ -31,6 +32,8 @@ export interface Subscriber {
 }
 
 export interface SessionStreams {
+  /** For who opens a stream: the turn to look its session up; resolves with what gives it back. */
+  takeTurn(left: AbortSignal): Promise<() => void>;
   /** The subscriber gets a snapshot first, then what changes, until the answered function is called. */
   subscribe(tenantId: string, sessionId: string, subscriber: Subscriber): () => void;
   /** Something about the session may have changed. */
@@ -42,10 +45,12 @@ export interface SessionStreams {
   ping(): Promise<void>;
   /** How many streams are open, for the metrics. */
   count(): number;
-  /** Ends all streams, and those that come. */
+  /** Ends all streams; those that come get their snapshot first. */
   release(): void;
 }
 
+/** So many are opened at once: all clients of a replica that ended come to the others together. */
+const OPENED_AT_ONCE = 50;
 /** One query looks at so many sessions. */
 const LOOKED_AT_ONCE = 200;
 /** A query that failed is tried again after this. */
@@ -67,6 +72,7 @@ interface Watched {
 export function createSessionStreams(resourcesOf: () => Resources): SessionStreams {
   const sessions = new Map<string, Watched>();
   const byHash = new Map<string, Set<Watched>>();
+  const turns = createTurns(OPENED_AT_ONCE);
   let dirty = new Set<Watched>();
   let looking = false;
   let released = false;
@@ -229,6 +235,7 @@ export function createSessionStreams(resourcesOf: () => Resources): SessionStrea
   }
 
   return {
+    takeTurn: (left) => turns.take(left),
     subscribe,
     hint: (tenantId, sessionId) => {
       if (sessions.size > 0) hintHashed(sessionHash(tenantId, sessionId));

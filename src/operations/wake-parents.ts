@@ -23,7 +23,7 @@ import {
   type WakeRow,
   type WakingItem,
 } from '../store/wakes.ts';
-import { putWebhookWakes, type NewWebhookWake } from '../store/webhooks.ts';
+import { deleteWebhookWakesOf, putWebhookWakes, type NewWebhookWake } from '../store/webhooks.ts';
 import { announceChanged } from './announce.ts';
 
 /*
@@ -166,6 +166,8 @@ export async function stepParents(
     });
     const changed = stepped.filter(({ isChanged }) => isChanged).map(({ row }) => row);
     if (changed.length > 0) await updateWakes(tx, changed);
+    const withdrawn = stepped.filter(({ isWithdrawn }) => isWithdrawn).map(({ row }) => row);
+    if (withdrawn.length > 0) await deleteWebhookWakesOf(tx, withdrawn);
     const calls = stepped.flatMap(({ call }) =>
       call === null ? [] : [{ ...call, id: resources.ids.next('wake') }],
     );
@@ -223,6 +225,8 @@ interface Stepped {
   row: WakeRow;
   isChanged: boolean;
   isTold: boolean;
+  /** What its webhook was to be called with before is not sent any more. */
+  isWithdrawn: boolean;
   /** What the parent's webhook is called with; null: it has none, or there is nothing to tell. */
   call: Omit<NewWebhookWake, 'id'> | null;
 }
@@ -234,11 +238,13 @@ function stepParent(
   now: number,
 ): Stepped {
   let state: WakeState = row;
+  let isWithdrawn = false;
   let told = null as { announcement: Announcement; item: WakingItem } | null;
 
   function step(event: Parameters<typeof stepWake>[1], item: WakingItem | null): void {
-    const { state: next, announce } = stepWake(state, event);
+    const { state: next, announce, withdraws } = stepWake(state, event);
     state = next;
+    if (withdraws) isWithdrawn = inbox.hasWebhook;
     if (announce !== null && item !== null) told = { announcement: announce, item };
   }
 
@@ -292,7 +298,7 @@ function stepParent(
   const isChanged = state !== row;
   if (told === null) {
     const next = { ...row, ...state };
-    return { row: next, isChanged, isTold: false, call: null };
+    return { row: next, isChanged, isTold: false, isWithdrawn, call: null };
   }
   const { announcement, item } = told;
   const { notice, pending, number } = announcement;
@@ -302,6 +308,7 @@ function stepParent(
     row: { ...row, ...state, told: last },
     isChanged: true,
     isTold: true,
+    isWithdrawn,
     call: inbox.hasWebhook ? call : null,
   };
 }

@@ -285,8 +285,8 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
   if (some.owners !== 'all') return;
   // Who watches it, and who is woken for it, does so for the one that goes on.
   await moveViewers(tx, some);
-  await moveWebhook(tx, some);
   await deleteWakesOf(tx, { tenantId, ids: [some.fromId] });
+  await moveWebhook(tx, some);
 }
 
 /** An inbox that was open goes on with its session, unless the other was closed on purpose. */

@@ -2,10 +2,10 @@ import { createHmac } from 'node:crypto';
 
 /*
  * Symmetric signatures of Standard Webhooks: HMAC-SHA256 over id, time and body, with the key that
- * the secret `whsec_<base64>` holds.
+ * the secret `whsec_<base64>` holds, which may also come without its prefix.
  */
 
-const SECRET = /^whsec_([A-Za-z0-9+/]+={0,2})$/;
+const SECRET = /^(?:whsec_)?([A-Za-z0-9+/]+={0,2})$/;
 /** How long the specification wants a key to be, in bytes. */
 const KEY_MIN_BYTES = 24;
 const KEY_MAX_BYTES = 64;

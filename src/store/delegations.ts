@@ -1,6 +1,7 @@
 import { and, asc, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
 import type { TaskResult } from '../domain/delegation.ts';
 import type { ResultStatus } from '../domain/task-end.ts';
+import { LOADED_MAX } from '../domain/text-budget.ts';
 import type { Queryable } from './database.ts';
 import { bytesOf, selectPage, type Page } from './page.ts';
 import { delegations, units } from './schema.ts';
@@ -127,9 +128,6 @@ export async function selectUnits(db: Queryable, of: CallOf): Promise<UnitRow[]>
   return rows as UnitRow[];
 }
 
-/** A summary longer than any answer shows is not loaded whole; what is cut is still seen to be so. */
-const SUMMARY_LOADED = 256 * 1024 + 1;
-
 /** The tasks of the call, by index. */
 export async function selectTasks(db: Queryable, of: CallOf): Promise<TaskRow[]> {
   return await db.execute<TaskRow & Record<string, unknown>>(sql`
@@ -137,8 +135,8 @@ export async function selectTasks(db: Queryable, of: CallOf): Promise<TaskRow[]>
       w.child_session_id as "childSessionId", w.unit_id as "unitId", w.agent, w.title,
       coalesce(w.goal, '') as goal, w.model, w.status,
       w.result || jsonb_build_object(
-        'summary', left(w.result ->> 'summary', ${SUMMARY_LOADED}::int),
-        'error', left(w.result ->> 'error', ${SUMMARY_LOADED}::int)) as result
+        'summary', left(w.result ->> 'summary', ${LOADED_MAX}::int),
+        'error', left(w.result ->> 'error', ${LOADED_MAX}::int)) as result
     from work w
     where w.tenant_id = ${of.tenantId} and w.delegation_id = ${of.delegationId}
     order by w.task_index`);

@@ -21,8 +21,9 @@ export type SslMode = (typeof sslModes)[number];
 
 /**
  * Reads a database URL of one host; throws on anything else, without repeating the URL, which holds
- * a password. `sslmode`, `sslrootcert` and `host` (a folder, for a unix socket; also as the
- * percent-encoded host) mean what they mean to libpq.
+ * a password. `host` may be a folder, for a unix socket, also as the percent-encoded host. `sslmode`
+ * and `sslrootcert` are libpq's, but: left out, nothing is encrypted, where libpq would prefer it;
+ * `allow` is `prefer`; and the certificates to trust count for `verify-…` only.
  *
  * TLS is taken from the driver because its own swaps the socket for another behind our back, drops
  * our listeners and writes to it when it has gone, which ends the process.

@@ -6,6 +6,7 @@ import type { ParkedState } from '../domain/parking.ts';
 import type { Report, ReportState } from '../domain/report.ts';
 import type { SessionStatus } from '../domain/session.ts';
 import { isBlank } from '../domain/text.ts';
+import { LOADED_MAX } from '../domain/text-budget.ts';
 import { instantToWire } from './column-types.ts';
 import type { Lane, LaneSql } from './database.ts';
 import { lockSkipping, lockWaiting, type LockedRow } from './report-locks.ts';
@@ -297,13 +298,10 @@ function loadReports(
     from (select * from path order by n) path`;
 }
 
-/** A summary longer than any item shows is not loaded whole; what is cut is still seen to be so. */
-const SUMMARY_LOADED = 256 * 1024 + 1;
-
 function shownResult(sql: LaneSql) {
   return sql`q.result || jsonb_build_object(
-    'summary', left(q.result ->> 'summary', ${SUMMARY_LOADED}::int),
-    'error', left(q.result ->> 'error', ${SUMMARY_LOADED}::int))`;
+    'summary', left(q.result ->> 'summary', ${LOADED_MAX}::int),
+    'error', left(q.result ->> 'error', ${LOADED_MAX}::int))`;
 }
 
 function unitOf(row: LoadedUnit): UnitState {

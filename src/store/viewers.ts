@@ -82,20 +82,21 @@ export async function renewViewers(
 
 /**
  * Takes a viewer away, with those of the session whose leases have run out: what is not counted now
- * cannot be renewed later. Says whether it was there, and how many are left.
+ * cannot be renewed later. Says whether its own lease still ran, and how many are left.
  */
 export async function deleteViewer(
   tx: Queryable,
   { tenantId, sessionId, viewerId, now }: ViewerOf & { now: number },
-): Promise<{ wasThere: boolean; left: number }> {
-  const gone = await tx.execute<{ viewerId: string }>(sql`
+): Promise<{ watched: boolean; left: number }> {
+  const gone = await tx.execute<{ watched: boolean }>(sql`
     delete from viewers v where v.tenant_id = ${tenantId} and v.session_id = ${sessionId}
       and (v.viewer_id = ${viewerId} or not (${watches(now)}))
-    returning v.viewer_id as "viewerId"`);
+    returning ${watches(now)} as watched`);
   const [row] = await tx.execute<{ left: number }>(sql`
     select count(*)::int as left from viewers
     where tenant_id = ${tenantId} and session_id = ${sessionId}`);
-  return { wasThere: gone.some((one) => one.viewerId === viewerId), left: row?.left ?? 0 };
+  // Of those whose leases run, only the one that leaves is gone.
+  return { watched: gone.some((one) => one.watched), left: row?.left ?? 0 };
 }
 
 /** Removes viewers whose leases have run out, at most `limit`; says how many. */

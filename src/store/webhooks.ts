@@ -146,6 +146,18 @@ export async function deleteWebhookWake(
     where tenant_id = ${tenantId} and session_id = ${sessionId} and id = ${id}`);
 }
 
+/** What is on its way to the webhooks of these sessions is not sent any more. */
+export async function deleteWebhookWakesOf(
+  tx: Queryable,
+  sessions: readonly WebhookOf[],
+): Promise<void> {
+  await tx.execute(sql`
+    delete from webhook_wakes where (tenant_id, session_id) in (
+      select * from unnest(
+        ${sql.param(sessions.map((of) => of.tenantId))}::text[],
+        ${sql.param(sessions.map((of) => of.sessionId))}::text[]))`);
+}
+
 /** This wake is tried again then; not if someone else has tried it since. */
 export async function retryWebhookWake(
   db: Queryable,

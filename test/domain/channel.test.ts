@@ -179,7 +179,7 @@ it('never wakes a parent that waits in the request', () => {
 
 it('takes cli, tui and desktop for local channels, and nothing else', () => {
   for (const kind of ['cli', 'tui', 'desktop']) expect(isLocalChannel(kind)).toBe(true);
-  for (const kind of ['telegram', 'api_server', 'CLI', '', 'toString', null, undefined]) {
+  for (const kind of ['telegram', 'api_server', 'CLI', '', 'toString', null]) {
     expect(isLocalChannel(kind)).toBe(false);
   }
 });

@@ -309,7 +309,7 @@ describe('a wake that is not followed', () => {
     const p = parent();
     p.complete('one');
     const early = { kind: 'repeat_due', inbox: p.inbox(), turnRuns: false, now: p.now } as const;
-    expect(stepWake(p.state, early)).toEqual({ state: p.state, announce: null });
+    expect(stepWake(p.state, early)).toMatchObject({ state: p.state, announce: null });
   });
 });
 

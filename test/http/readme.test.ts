@@ -17,9 +17,12 @@ test("the README's first request does what it says", async () => {
   for (const { method, path, headers, body } of commands) {
     answers.push(await service.request(method, path, body, headers));
   }
-  expect(answers.map(({ status }) => status)).toEqual([200, 201, 204, 200]);
+  expect(answers.map(({ status }) => status)).toEqual([201, 201, 204, 200]);
   expect(answers[2]?.headers['delivery-outcome']).toBe('delivered');
   expect(answers[3]?.body).toBe(printed);
+  for (const id of ['conv_parent', 'conv_child']) {
+    expect((await service.request('GET', `/v1/sessions/${id}`)).status).toBe(200);
+  }
 });
 
 /** The request that a curl command of the README sends. */

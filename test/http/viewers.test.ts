@@ -11,6 +11,7 @@ const service = useService(database);
 
 const sessionOf = async (id: string) => (await service.request('GET', path(id))).body;
 const describeSession = (id: string, body: object = {}) => service.request('PUT', path(id), body);
+const runsOut = (viewer: string) => forgetLease(database.sql, viewer);
 
 describe('attaching', () => {
   test('answers the viewer and its lease, for a session of which nobody has heard too', async () => {
@@ -60,10 +61,12 @@ describe('leaving', () => {
     });
   });
 
-  test('without a reason closes nothing', async () => {
+  test.each([undefined, ''])('without a reason (%j) closes nothing', async (reason) => {
     const id = freshId();
     await describeSession(id);
-    await leave(service, id, await attach(service, id));
+    const viewer = await attach(service, id);
+    expect((await leave(service, id, viewer, reason)).status).toBe(204);
+    expect((await service.request('PUT', `${path(id)}/viewers/${viewer}`)).status).toBe(404);
     expect(await sessionOf(id)).toMatchObject({ closed_at: null, end_reason: null });
   });
 
@@ -86,19 +89,40 @@ describe('leaving', () => {
     expect((await service.request('PUT', `${path(id)}/viewers/${dead}`)).status).toBe(404);
   });
 
-  test('is harmless again, and closes nothing for one who is not there', async () => {
+  test.each<[string, (viewer: string, id: string) => Promise<unknown>]>([
+    ['left before', (viewer, id) => leave(service, id, viewer)],
+    ['let its lease run out', runsOut],
+    ['was swept away', (viewer) => runsOut(viewer).then(() => sweepViewers(service.resources))],
+  ])('is harmless, and closes nothing, for a viewer that %s', async (_, goes) => {
     const id = freshId();
     await describeSession(id);
     const viewer = await attach(service, id);
-    await leave(service, id, viewer);
+    await goes(viewer, id);
+    expect((await service.request('PUT', `${path(id)}/viewers/${viewer}`)).status).toBe(404);
     expect((await leave(service, id, viewer, 'cli_close')).status).toBe(204);
-    expect(await sessionOf(id)).toMatchObject({ closed_at: null });
+    expect(await sessionOf(id)).toMatchObject({ closed_at: null, end_reason: null });
+  });
+
+  test('is harmless, and closes nothing, for a viewer of another session, or of none', async () => {
+    const id = freshId();
+    await describeSession(id);
+    for (const viewer of [await attach(service, freshId()), freshId('viewer')]) {
+      expect((await leave(service, id, viewer, 'cli_close')).status).toBe(204);
+      expect(await sessionOf(id)).toMatchObject({ closed_at: null, end_reason: null });
+    }
   });
 
   test('is refused with a reason that nobody knows, which changes nothing', async () => {
     const id = freshId();
     const viewer = await attach(service, id);
-    for (const reason of ['bored', '', 'CLI_CLOSE']) {
+    for (const reason of [
+      'bored',
+      '%20',
+      'CLI_CLOSE',
+      'cli_close%20',
+      'compression',
+      'constructor',
+    ]) {
       const answer = await service.request(
         'DELETE',
         `${path(id)}/viewers/${viewer}?end_reason=${reason}`,

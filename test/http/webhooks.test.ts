@@ -11,7 +11,8 @@ const database = useDatabase();
 const service = useService(database, { env: { WEBHOOK_ALLOW_PRIVATE: 'true' } });
 const receiver = useWebhookReceiver();
 
-const secret = () => `whsec_${randomBytes(32).toString('base64')}`;
+const base64 = (bytes: number) => randomBytes(bytes).toString('base64');
+const secret = () => `whsec_${base64(32)}`;
 const put = (session: string, body: object, at = service) =>
   at.request('PUT', `${path(session)}/wake`, body);
 
@@ -64,11 +65,26 @@ describe('a webhook', () => {
     [{ url: 7 }],
     [{ url: `https://example.com/${'x'.repeat(3_000)}` }],
     [{ url: 'https://example.com/', format: 'slack' }],
-    [{ url: 'https://example.com/', secret: 'short' }],
-    [{ url: 'https://example.com/', secret: 'whsec_c2hvcnQ=' }],
+    [{ url: 'https://example.com/', format: '' }],
   ])('is refused as %j', async (body) => {
     expect(await put(freshId(), body)).toMatchObject({ status: 400 });
   });
+
+  test.each(['', 'whsec_'])('is refused with a secret that holds no key (%j)', async (prefix) => {
+    const url = 'https://example.com/';
+    for (const encoded of ['', 'short', '=', base64(23), base64(65), `${base64(24)}!`]) {
+      const answer = await put(freshId(), { url, secret: prefix + encoded });
+      expect(answer).toMatchObject({ status: 400, body: { errors: [{ path: 'secret' }] } });
+    }
+  });
+
+  test.each([{}, { format: null }, { format: null, secret: null }])(
+    'as %j is in the standard form, unsigned',
+    async (hook) => {
+      const answer = await put(freshId(), { url: receiver.url('/x'), ...hook });
+      expect(answer).toMatchObject({ status: 200, body: { format: 'standard', signed: false } });
+    },
+  );
 
   test('is removed, which is harmless again', async () => {
     const { parent, at } = await wokenParent();
@@ -101,8 +117,16 @@ describe('a webhook', () => {
 });
 
 describe('a wake in the standard form', () => {
-  test('carries a signature that the public library verifies', async () => {
-    const hidden = secret();
+  test.each([
+    ['whsec_', 32],
+    ['whsec_', 24],
+    ['whsec_', 64],
+    ['', 24],
+    ['', 32],
+    ['', 64],
+  ])('carries a signature that the public library verifies (%j, %i bytes)', async (...made) => {
+    const [prefix, bytes] = made;
+    const hidden = prefix + base64(bytes);
     const { parent, at } = await wokenParent({ secret: hidden });
     const { itemId } = await deliverTo(service, parent);
     const [call] = await receiver.received(at, 1);

@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { repeatWakes, stepParents, sweepUntold } from '../../src/operations/wake-parents.ts';
 import { useDatabase } from '../support/database.ts';
@@ -183,6 +184,78 @@ describe('a wake that is pending', () => {
     expect(await wakeOf(parent)).toBeUndefined();
     expect(noticesOf(parent)).toEqual([notice(1), notice(1)]);
     expect(receiver.calls(`/${parent}`)).toHaveLength(2);
+  });
+});
+
+const onTheWay = (parent: string) =>
+  database.sql`select id from webhook_wakes where session_id = ${parent}`;
+
+const post = (parent: string, status: string) =>
+  two.request('POST', `${path(parent)}/events`, {
+    type: 'external_session_status',
+    data: { status },
+  });
+
+describe('a webhook call that waits to be tried again', () => {
+  const busy = { status: 503, headers: { 'Retry-After': '60' } };
+  /** A parent whose webhook has not taken its first wake, but takes the next one. */
+  async function untoldParent() {
+    const parent = await newParent();
+    receiver.reply(`/${parent}`, busy, 204);
+    const { itemId } = await deliverTo(one, parent);
+    await receiver.received(`/${parent}`, 1);
+    return { parent, itemId };
+  }
+
+  test.each<[string, (of: { parent: string; itemId: string }) => Promise<unknown>]>([
+    ['running', ({ parent }) => post(parent, 'running')],
+    [
+      'an inbox that is drained',
+      ({ parent }) => two.request('POST', `${path(parent)}/inbox/read`, { drain: true }),
+    ],
+    [
+      'an inbox of which all is acked',
+      ({ parent, itemId }) =>
+        two.request('POST', `${path(parent)}/inbox/ack`, { item_ids: [itemId] }),
+    ],
+  ])('is dropped by %s; a later result is told anew', async (_, clears) => {
+    const { parent, itemId } = await untoldParent();
+    await clears({ parent, itemId });
+    await settled(parent);
+    expect(receiver.calls(`/${parent}`)).toHaveLength(1);
+    await deliverTo(two, parent);
+    const ids = (await receiver.received(`/${parent}`, 2)).map(
+      ({ headers }) => headers['webhook-id'],
+    );
+    expect(new Set(ids).size).toBe(2);
+  });
+
+  test.each<[string, (parent: string) => Promise<unknown>]>([
+    ['idle, again', (parent) => post(parent, 'idle')],
+    ['a reader that only holds a lease', (p) => two.request('POST', `${path(p)}/inbox/read`)],
+    ['a further result', (parent) => deliverTo(two, parent)],
+  ])('is kept by %s', async (_, leaves) => {
+    const { parent } = await untoldParent();
+    const [before] = await onTheWay(parent);
+    await leaves(parent);
+    for (const { resources } of [one, two]) await resources.wakes.idle();
+    expect(await onTheWay(parent)).toEqual([before]);
+  });
+
+  test('is not tried again either if it was under way when the turn began', async () => {
+    const parent = await newParent();
+    const patience = new AbortController();
+    const slow = once(patience.signal, 'abort').then(() => 503);
+    receiver.reply(`/${parent}`, slow, 204);
+    await deliverTo(one, parent);
+    await receiver.received(`/${parent}`, 1);
+    await post(parent, 'running');
+    await settled(parent);
+    patience.abort();
+    await deliverTo(two, parent);
+    const [first, second] = await receiver.received(`/${parent}`, 2);
+    expect(second?.headers['webhook-id']).not.toBe(first?.headers['webhook-id']);
+    await settled(parent);
   });
 });
 
