@@ -138,12 +138,12 @@ function patched(former: Snapshot, patch: SnapshotPatch): Snapshot {
   };
   return {
     parentSessionId: pick('parentSessionId'),
-    agentId: pick('agentId'),
+    agentId: nameOrNull(pick('agentId')),
     agentName: nameOrNull(pick('agentName')),
     subAgentName: nameOrNull(pick('subAgentName')),
     title: pick('title'),
     workspace: pick('workspace'),
-    runnerId: pick('runnerId'),
+    runnerId: nameOrNull(pick('runnerId')),
     channel: pick('channel'),
     maxConcurrent: pick('maxConcurrent'),
     continuedAs: pick('continuedAs'),

@@ -6,21 +6,27 @@ import { renewRunnerLease } from '../operations/renew-lease.ts';
 import type { Resources } from '../resources.ts';
 import { jsonBody, readBody } from './body.ts';
 import { createRouter } from './router.ts';
-import { clampedWhole, clientKey, jsonAnswer, problemResponses, sessionParams } from './wire.ts';
+import {
+  clampedWhole,
+  clientKey,
+  keyOrEmpty,
+  jsonAnswer,
+  problemResponses,
+  sessionParams,
+} from './wire.ts';
 
 const LEASE_DEFAULT_SECONDS = 60;
 const LEASE_MAX_SECONDS = 86_400;
 
-/** A blank one counts as absent. */
-const name = z.union([clientKey, z.literal('')]);
-
 const heartbeatBody = z.object({
   api_calls: clampedWhole({ min: 0, max: Number.MAX_SAFE_INTEGER }).nullish(),
-  current_tool: name.nullish().meta({ description: 'The tool that the child is in; absent: none' }),
-  last_activity_at: z.union([name, z.number()]).nullish().meta({
+  current_tool: keyOrEmpty
+    .nullish()
+    .meta({ description: 'The tool that the child is in; absent: none' }),
+  last_activity_at: z.union([keyOrEmpty, z.number()]).nullish().meta({
     description: 'Whatever the runner uses to tell one activity from the next; only compared',
   }),
-  runner_id: name.nullish(),
+  runner_id: keyOrEmpty.nullish(),
 });
 
 const heartbeatOut = z

@@ -12,7 +12,7 @@ import { jsonBody, readBody } from './body.ts';
 import { createRouter, type Env } from './router.ts';
 import {
   clampedWhole,
-  clientKey,
+  keyOrEmpty,
   instant,
   instantOrNull,
   instantOut,
@@ -46,12 +46,12 @@ const channelIn = z
 /** A field left out keeps its value, null clears it. */
 const snapshotBody = z.object({
   parent_session_id: sessionId.nullish(),
-  agent_id: clientKey.nullish(),
+  agent_id: keyOrEmpty.nullish(),
   agent_name: name.nullish(),
   sub_agent_name: name.nullish(),
   title: title.nullish(),
   workspace: title.nullish(),
-  runner_id: clientKey.nullish(),
+  runner_id: keyOrEmpty.nullish(),
   channel: channelIn.nullish(),
   max_concurrent: clampedWhole({ min: 1, max: MAX_CONCURRENT_MAX }).nullish(),
   continued_as: sessionId.nullish(),

@@ -34,6 +34,9 @@ export const clientKey = z
   .string()
   .refine(isClientKey, { error: `must be 1 to ${NAME_MAX} characters` });
 
+/** The same where an empty one counts as absent. */
+export const keyOrEmpty = z.union([clientKey, z.literal('')]);
+
 function isClientKey(key: string): boolean {
   if (key === '' || key.includes('\0') || !key.isWellFormed()) return false;
   return fitsName(key);

@@ -11,6 +11,7 @@ import { createRouter } from './router.ts';
 import { renderWork, renderWorkDetail, workDetailOut, workOut } from './work-wire.ts';
 import {
   clientKey,
+  keyOrEmpty,
   instant,
   instantOut,
   jsonAnswer,
@@ -31,7 +32,7 @@ const dispatchBody = z.object({
   child_session_id: sessionId,
   agent: name.nullish(),
   title: title.nullish(),
-  created_by: clientKey.nullish(),
+  created_by: keyOrEmpty.nullish(),
   deadline_seconds: z
     .number()
     .gt(0)
@@ -85,7 +86,7 @@ export function workRoutes(resources: Resources) {
         childId: body.child_session_id,
         agent: nameOrNull(body.agent),
         title: body.title ?? null,
-        createdBy: body.created_by ?? null,
+        createdBy: body.created_by || null,
         deadlineSeconds: body.deadline_seconds ?? null,
       };
       const path = `/v1/sessions/${encodeURIComponent(id)}/work`;

@@ -1,3 +1,4 @@
+import { invalid } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import { countParked, selectParkedPage, type ParkedListing } from '../store/parked-reports.ts';
 
@@ -7,6 +8,9 @@ export async function listParked(
   page: { tenantId: string; state: 'parked' | 'dead'; after: string | null; limit: number },
 ): Promise<{ reports: ParkedListing[]; hasMore: boolean }> {
   const { tenantId, state, after, limit } = page;
+  if (after !== null && !after.startsWith('parked_')) {
+    throw invalid('after', 'is not the id of a parked report');
+  }
   const rows = await resources.database.run((db) =>
     selectParkedPage(db, { tenantId, state, before: after, limit: limit + 1 }),
   );

@@ -1,7 +1,7 @@
 import { secondsBetween, unitStatus, type TaskResult } from '../domain/delegation.ts';
 import type { ResultStatus } from '../domain/task-end.ts';
 import { cutSummaries } from '../domain/text-budget.ts';
-import { notFound } from '../domain/refusal.ts';
+import { invalid, notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
 import {
   countActiveCalls,
@@ -117,6 +117,9 @@ export async function listDelegations(
   activeTaskCount: number;
 }> {
   const { tenantId, parentId, state, after, limit } = page;
+  if (after !== null && !after.startsWith('deleg_')) {
+    throw invalid('after', 'is not the id of a delegation');
+  }
   const now = resources.clock.now();
   const [tipId] = await inboxesOf(resources, { tenantId, sessionId: parentId });
   return await resources.database.run(async (db) => {

@@ -1,4 +1,4 @@
-import { notFound } from '../domain/refusal.ts';
+import { invalid, notFound } from '../domain/refusal.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Resources } from '../resources.ts';
 import { selectWork, selectWorkPage, type ListedWork, type WorkDetail } from '../store/work.ts';
@@ -32,6 +32,9 @@ export async function listWork(
   resources: Resources,
   { tenantId, parentId, status, after, limit }: WorkPage,
 ): Promise<{ work: ListedWork[]; hasMore: boolean }> {
+  if (after !== null && !after.startsWith('subagent_')) {
+    throw invalid('after', 'is not the id of a work entry');
+  }
   const [parentTip] = await inboxesOf(resources, { tenantId, sessionId: parentId });
   const of = { tenantId, parentTip, status, before: after };
   const page = { ...of, limit, maxBytes: ANSWER_MAX_BYTES };

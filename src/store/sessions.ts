@@ -118,7 +118,7 @@ export interface ShownChild {
   errorMessage: string | null;
   /** Of its current work entry. */
   workStatus: WorkStatus | null;
-  /** The first 4,000 code points of its newest assistant text. */
+  /** The first 4,000 code points of its newest assistant text, or else of its turn's result. */
   messageStart: string | null;
 }
 
@@ -133,8 +133,15 @@ const shownChild = {
     select w.status from work w
     where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id)`,
   messageStart: sql<string | null>`(
-    select left(x.text, 4000) from assistant_texts x
-    where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id)`,
+    select left(coalesce(
+      (select x.text from assistant_texts x
+        where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id),
+      (select coalesce(w.result ->> 'summary', i.output) from work w
+        left join items i on i.tenant_id = w.tenant_id
+          and i.source = 'work:' || w.work_id || ':' || w.revision
+        where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id
+          and w.status = 'completed')
+    ), 4000))`,
 };
 
 const shownChildColumns = sql.join(

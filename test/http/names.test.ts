@@ -47,3 +47,24 @@ describe.each([[''], ['   '], ['\t\u3000\n']])('the name %j is none', (blank) =>
     expect(other).toMatchObject({ model: null, tasks: [{ model: null }, { model: null }] });
   });
 });
+
+describe('an empty key is none', () => {
+  test('of a session', async () => {
+    const id = freshId();
+    await put(id, { agent_id: 'a', runner_id: 'r' });
+    const { body } = await put(id, { agent_id: '', runner_id: '' });
+    expect(body).toMatchObject({ agent_id: null, runner_id: null });
+  });
+
+  test('of a delegation, or of work', async () => {
+    const [parent, child] = [freshId('parent'), freshId('child')];
+    const said = { tasks: [{ goal: 'x' }], session_key: '', origin_ui_session_id: '' };
+    const call = await service.request('POST', `${path(parent)}/delegations`, said);
+    const { body } = await service.request('GET', `/v1/delegations/${call.body.delegation_id}`);
+    expect(body).toMatchObject({ session_key: null, origin_ui_session_id: null });
+    const work = { child_session_id: child, created_by: '' };
+    const dispatched = await service.request('POST', `${path(parent)}/work`, work);
+    const shown = await service.request('GET', `/v1/work/${dispatched.body.work_id}`);
+    expect(shown).toMatchObject({ status: 200, body: { created_by: null } });
+  });
+});

@@ -62,13 +62,26 @@ describe('a page holds no more than 16 MiB, but at least one entry, and the next
 
   test('with what the children of active calls are doing', async () => {
     const parent = freshId('parent');
-    await service.request('PUT', path(parent), { max_concurrent: 20 });
+    const described = await service.request('PUT', path(parent), { max_concurrent: 20 });
+    expect(described.status).toBe(201);
     const calls = `${path(parent)}/delegations`;
     const tasks = Array.from({ length: 1_000 }, () => ({ goal: 'x' }));
-    for (let n = 0; n < 18; n += 1) await service.request('POST', calls, { tasks });
+    for (let n = 0; n < 18; n += 1) {
+      expect((await service.request('POST', calls, { tasks })).status).toBe(202);
+    }
     const first = await service.request('GET', calls);
     expect([first.body.data.length, first.body.has_more]).toEqual([16, true]);
     const last = await service.request('GET', `${calls}?after=${first.body.last_id}`);
     expect([last.body.data.length, last.body.has_more]).toEqual([2, false]);
   });
+});
+
+test('a page after what is of no list is 400', async () => {
+  const parent = freshId('parent');
+  await service.request('PUT', path(parent), { inbox: 'open' });
+  const ofParent = ['child_sessions', 'work', 'delegations', 'inbox'];
+  for (const list of [...ofParent.map((name) => `${path(parent)}/${name}`), '/v1/parked']) {
+    const answer = await service.request('GET', `${list}?after=zzz`);
+    expect(answer).toMatchObject({ status: 400, body: { errors: [{ path: 'after' }] } });
+  }
 });

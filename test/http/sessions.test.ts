@@ -160,7 +160,6 @@ describe('PUT', () => {
     ['parent_session_id', '\ud800'],
     ['parent_session_id', 'x'.repeat(256)],
     ['parent_session_id', {}],
-    ['agent_id', ''],
     ['agent_id', 'x'.repeat(513)],
     ['agent_name', []],
     ['sub_agent_name', 1],
@@ -920,6 +919,29 @@ describe('the list of children', () => {
         row(plain, {}),
       ],
     });
+  });
+
+  it('previews the newest message, or else the result of the turn', async () => {
+    const parent = 'previewing';
+    await service.request('PUT', path(parent), { inbox: 'open' });
+    for (const child of ['preview-result', 'preview-task']) {
+      await service.request('PUT', path(child), { parent_session_id: parent });
+    }
+    const tasks = [{ goal: 'x', child_session_id: 'preview-task' }];
+    await service.request('POST', `${path(parent)}/delegations`, { tasks });
+    const previews = async () =>
+      (await children(parent)).body.data.map(
+        (child: { last_message_preview: string }) => child.last_message_preview,
+      );
+    expect(await previews()).toEqual([null, null]);
+    await report('preview-result', { status: 'idle', output: 'of a turn' });
+    await report('preview-task', { status: 'idle', output: 'of a task' });
+    expect(await previews()).toEqual(['of a task', 'of a turn']);
+    await service.request('POST', `${path('preview-result')}/events`, {
+      type: 'external_conversation_item',
+      data: { item_type: 'message', item_data: { role: 'assistant', content: 'a message' } },
+    });
+    expect(await previews()).toEqual(['of a task', 'a message']);
   });
 
   it('has direct children only', async () => {
