@@ -7,7 +7,7 @@ import { startService } from './service.ts';
 /*
  * The process: settings, a database, the service, and a graceful end. SIGTERM drains first, so that
  * a load balancer can see it; SIGINT (Ctrl-C) does not, and a second signal cuts off what is under
- * way. However it ends, an embedded PostgreSQL is stopped before.
+ * way. A start is given up at the first. However it ends, an embedded PostgreSQL is stopped before.
  */
 
 /** From SIGTERM on requests are still taken for so long, at most; a load balancer looks each second. */
@@ -24,10 +24,19 @@ async function main(): Promise<number> {
   const config = readConfig();
   const log = createLog(config.logLevel);
   const signals = receiveSignals();
-  const embedded = config.databaseUrl === null ? await startEmbedded(config, log) : null;
-  let code: number;
+  const starting = new AbortController();
+  void signals.first.then((signal) => {
+    log.info({ signal }, 'stopping');
+    starting.abort();
+  });
+  let embedded: EmbeddedPostgres | null = null;
+  let code = 0;
   try {
+    if (config.databaseUrl === null) embedded = await startEmbedded(config, log, starting.signal);
     code = await serve(config, config.databaseUrl ?? embedded?.url ?? '', log, signals);
+  } catch (error) {
+    // The embedded PostgreSQL was told to stop while it started, and did.
+    if (error !== starting.signal.reason) throw error;
   } finally {
     await embedded?.stop();
   }
@@ -42,16 +51,18 @@ async function serve(
   log: Log,
   signals: Signals,
 ): Promise<number> {
-  const service = await startService({ config, databaseUrl, log, measuresProcess: true });
+  const service = await Promise.race([
+    startService({ config, databaseUrl, log, measuresProcess: true }),
+    // Nothing of a start need be undone: what it holds of the database goes with the connection.
+    signals.first.then(() => null),
+  ]);
+  if (service === null) return 0;
   log.info({ url: service.url }, 'listening');
 
-  const name = await signals.first;
-  log.info({ signal: name }, 'stopping');
   const grace = config.shutdownGraceMs;
-  const gracefully = service.stop({
-    drainMs: name === 'SIGTERM' ? Math.min(DRAIN_MS_MAX, grace * DRAIN_SHARE) : 0,
-    withinMs: grace * (1 - CLOSING_SHARE),
-  });
+  const drainMs =
+    (await signals.first) === 'SIGTERM' ? Math.min(DRAIN_MS_MAX, grace * DRAIN_SHARE) : 0;
+  const gracefully = service.stop({ drainMs, withinMs: grace * (1 - CLOSING_SHARE) });
   const cutOffWith = await Promise.race([
     gracefully.then(() => null),
     // Whatever hangs: what is not answered by then has not been promised to anyone.
@@ -77,10 +88,15 @@ function receiveSignals(): Signals {
   return { first: next(), second: next() };
 }
 
-async function startEmbedded({ dataDir }: Config, log: Log): Promise<EmbeddedPostgres> {
+async function startEmbedded(
+  { dataDir }: Config,
+  log: Log,
+  signal: AbortSignal,
+): Promise<EmbeddedPostgres> {
   const embedded = await startEmbeddedPostgres({
     dataDir,
     durable: true,
+    signal,
     notify: (message) => log.warn({}, message),
   });
   log.info(

@@ -83,13 +83,17 @@ export function spawnProgram(
   return spawnAsUser(binaries, [join(binaries.native, 'bin', program), ...args], options);
 }
 
-/** Runs one of PostgreSQL's programs to its end; throws with what it printed unless it ended well. */
+/**
+ * Runs one of PostgreSQL's programs to its end; throws with what it printed unless it ended well,
+ * and with the signal's reason when it was given up, once it has ended.
+ */
 export async function runProgram(
   binaries: Binaries,
   program: 'initdb' | 'postgres',
   args: readonly string[],
-  input = '',
+  { giveUp, input = '' }: { giveUp: AbortSignal; input?: string },
 ): Promise<void> {
+  giveUp.throwIfAborted();
   const child = spawnProgram(binaries, program, args, { stdio: 'pipe' });
   let printed = '';
   child.stdout?.on('data', (chunk: Buffer) => (printed += chunk.toString()));
@@ -97,7 +101,11 @@ export async function runProgram(
   // A program that dies before it reads its input is told by its exit, not by a broken pipe.
   child.stdin?.on('error', () => {});
   child.stdin?.end(input);
+  const end = () => void child.kill();
+  giveUp.addEventListener('abort', end);
   const ending = await ended(child);
+  giveUp.removeEventListener('abort', end);
+  giveUp.throwIfAborted();
   if (ending !== '0')
     throw new Error(`${program} failed (${ending}): ${printed.slice(-2000).trim()}`);
 }

@@ -23,13 +23,13 @@ const DRAFT_PREFIX = 'postgres.new-';
 export async function openCluster(
   binaries: Binaries,
   folder: string,
-  options: { durable: boolean },
+  options: { durable: boolean; giveUp: AbortSignal },
 ): Promise<Cluster> {
   const home = join(folder, 'postgres');
   await removeDrafts(folder);
   const usable = existsSync(home)
     ? await chooseUser(binaries, home)
-    : await makeCluster(binaries, { folder, home, durable: options.durable });
+    : await makeCluster(binaries, { folder, home, ...options });
   const pgdata = join(home, 'data');
   const digest = createHash('sha256').update(pgdata).digest('hex');
   return {
@@ -73,12 +73,17 @@ export async function readyPid(cluster: Cluster): Promise<number | undefined> {
  */
 async function makeCluster(
   binaries: Binaries,
-  { folder, home, durable }: { folder: string; home: string; durable: boolean },
+  {
+    folder,
+    home,
+    durable,
+    giveUp,
+  }: { folder: string; home: string; durable: boolean; giveUp: AbortSignal },
 ): Promise<Binaries> {
   const draft = await mkdtemp(join(folder, DRAFT_PREFIX));
   const usable = await chooseUser(binaries, draft);
   const pgdata = join(draft, 'data');
-  await runProgram(usable, 'initdb', [
+  const initdb = [
     `--pgdata=${pgdata}`,
     '--username=postgres',
     '--encoding=UTF8',
@@ -89,7 +94,8 @@ async function makeCluster(
     '--auth=reject',
     '--no-instructions',
     ...(durable ? [] : ['--no-sync']),
-  ]);
+  ];
+  await runProgram(usable, 'initdb', initdb, { giveUp });
   const password = randomBytes(24).toString('hex');
   // Before the first start of a server, so that nobody ever gets in without the password. The
   // superuser has none and no line here: it exists in single-user mode only.
@@ -97,23 +103,13 @@ async function makeCluster(
     join(pgdata, 'pg_hba.conf'),
     `# host of the connection: loopback only\nhost all ${DATABASE} 127.0.0.1/32 scram-sha-256\n`,
   );
-  await runProgram(
-    usable,
-    'postgres',
-    // A failed statement would be printed with the password in it.
-    [
-      '--single',
-      '-D',
-      pgdata,
-      '-c',
-      'exit_on_error=on',
-      '-c',
-      'log_min_error_statement=panic',
-      'postgres',
-    ],
+  // A failed statement would be printed with the password in it.
+  const settings = ['exit_on_error=on', 'log_min_error_statement=panic'];
+  const single = ['--single', '-D', pgdata, ...settings.flatMap((it) => ['-c', it]), 'postgres'];
+  const input =
     `CREATE ROLE ${DATABASE} LOGIN CREATEDB PASSWORD '${password}'\n` +
-      `CREATE DATABASE ${DATABASE} OWNER ${DATABASE}\n`,
-  );
+    `CREATE DATABASE ${DATABASE} OWNER ${DATABASE}\n`;
+  await runProgram(usable, 'postgres', single, { giveUp, input });
   await writeFile(join(draft, 'password'), `${password}\n`, { mode: 0o600, flush: durable });
   await rename(draft, home);
   if (durable) await syncFolder(folder);

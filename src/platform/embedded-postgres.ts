@@ -28,6 +28,8 @@ interface EmbeddedPostgresOptions {
   durable: boolean;
   /** Told, in a sentence without secrets, when the server died and what became of it. */
   notify?: (message: string) => void;
+  /** Gives up the start: what of it runs is ended before it rejects with the signal's reason. */
+  signal?: AbortSignal;
 }
 
 interface Server {
@@ -60,20 +62,21 @@ const PORT_TAKEN = /could not bind/;
 export async function startEmbeddedPostgres(
   options: EmbeddedPostgresOptions,
 ): Promise<EmbeddedPostgres> {
+  const { durable, signal: giveUp = new AbortController().signal } = options;
   // Others may pass through, because a service that is root runs the server as another user; what
   // must not be read is inside `postgres`, which only that user may enter.
   await mkdir(options.dataDir, { recursive: true, mode: 0o711 });
   const folder = await realpath(options.dataDir);
   const unlock = await lockFolder(folder);
   try {
-    const cluster = await openCluster(await findBinaries(folder), folder, options);
+    const cluster = await openCluster(await findBinaries(folder), folder, { durable, giveUp });
     const log = join(folder, 'postgres.log');
+    const launch = (port: number, stopping: AbortSignal): Promise<Server> =>
+      launchServer(cluster, { port, log, durable, stopping });
+    const server = await launchOnFreePort((port) => launch(port, giveUp));
     const stopping = new AbortController();
-    const launch = (port: number): Promise<Server> =>
-      launchServer(cluster, { port, log, durable: options.durable, stopping: stopping.signal });
-    const server = await launchOnFreePort(launch);
     const supervision = keepRunning(server, {
-      launch,
+      launch: (port) => launch(port, stopping.signal),
       stopping: stopping.signal,
       notify: options.notify ?? (() => {}),
     });
@@ -196,6 +199,7 @@ async function launchServer(
       if ((await readyPid(cluster)) === child.pid) return server;
       if (stopping.aborted || performance.now() > deadline) {
         await stopCluster(cluster.name);
+        stopping.throwIfAborted();
         throw new Error(`PostgreSQL was not ready after ${START_LIMIT_MS / 1000} s; see ${log}`);
       }
     }

@@ -1,14 +1,19 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
 import postgres from 'postgres';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { processIdentity } from '../../src/platform/embedded-postgres-processes.ts';
-import { startProcess } from '../support/process.ts';
+import { createTestDatabase } from '../support/postgres.ts';
+import { launchProcess, startProcess } from '../support/process.ts';
 import { openRaw } from '../support/raw-http.ts';
 
 const HALF =
   'POST /v1/sessions/conv_1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n';
+/** A process takes its time to start on a busy machine. */
+const PATIENTLY = { interval: 5, timeout: 30_000 };
 const CUT_OFF = 'what is under way is cut off';
 
 let dataDir: string;
@@ -45,15 +50,62 @@ describe('with a PostgreSQL of its own, the process', () => {
     const held = await holder.reserve();
     await held.unsafe('begin; lock table sessions in access exclusive mode');
     const waiting = service.request('PUT', '/v1/sessions/conv_1', {}).catch(() => {});
-    await expect
-      .poll(() => held.unsafe(`select from pg_locks where not granted`))
-      .not.toHaveLength(0);
+    const kept = () => held.unsafe(`select from pg_locks where not granted`);
+    await expect.poll(kept, PATIENTLY).not.toHaveLength(0);
     const ended = await service.kill('SIGTERM');
     expect(ended).toMatchObject({ code: 0, signal: null, stderr: '' });
     expect(await processIdentity(server.pid)).toBeUndefined();
     await service.said(CUT_OFF);
     await waiting;
     await holder.end({ timeout: 0 });
+  });
+});
+
+describe('while it starts, the process ends on a signal', () => {
+  test.each(['SIGTERM', 'SIGINT'] as const)(
+    'though the database accepts and never answers: %s',
+    async (signal) => {
+      const silent = createServer().listen(0, '127.0.0.1');
+      await once(silent, 'listening');
+      const { port } = silent.address() as AddressInfo;
+      const env = { DATABASE_URL: `postgres://user@127.0.0.1:${port}/database` };
+      const service = launchProcess({ env });
+      await once(silent, 'connection');
+      expect(await service.kill(signal)).toMatchObject({ code: 0, signal: null, stderr: '' });
+      silent.close();
+    },
+  );
+
+  test('though the database is not there', async () => {
+    const env = { DATABASE_URL: 'postgres://user@127.0.0.1:1/database' };
+    const service = launchProcess({ env });
+    await service.said('waiting for the database to start');
+    expect(await service.kill('SIGTERM')).toMatchObject({ code: 0, signal: null, stderr: '' });
+  });
+
+  test('though another one migrates the database', async () => {
+    const database = await createTestDatabase();
+    const { admin } = database;
+    const migrating = await admin.reserve();
+    await migrating`select pg_advisory_lock(8319664057122909812)`;
+    const service = launchProcess({ env: { DATABASE_URL: database.url } });
+    const waiting = () => admin`select from pg_locks join pg_stat_activity using (pid)
+      where datname = current_database() and not granted`;
+    await expect.poll(waiting, PATIENTLY).toHaveLength(1);
+    expect(await service.kill('SIGTERM')).toMatchObject({ code: 0, signal: null, stderr: '' });
+    migrating.release();
+    await database.drop();
+  });
+
+  test('and stops a PostgreSQL of its own that has been started', async () => {
+    const service = launchProcess({ env: { DATA_DIR: dataDir } });
+    const pid = () => serverOf(dataDir).then((it) => it.pid);
+    await expect.poll(pid, PATIENTLY).toBeGreaterThan(0);
+    const server = await serverOf(dataDir);
+    expect(await service.kill('SIGTERM')).toMatchObject({ code: 0, signal: null, stderr: '' });
+    expect(await processIdentity(server.pid)).toBeUndefined();
+    const next = await startProcess({ env: { DATA_DIR: dataDir } });
+    await next.kill('SIGINT');
   });
 });
 

@@ -115,6 +115,28 @@ describe('an embedded PostgreSQL', () => {
     expect(await query(next.url, (it) => it`select 1 as one`)).toEqual([{ one: 1 }]);
   });
 
+  test.each([
+    ['its cluster is begun', 'postgres.new-*'],
+    ['its cluster is being made', 'postgres.new-*/data/PG_VERSION'],
+    ['its server is about to start', 'postgres'],
+  ])('can be given up when %s, and leaves a folder that can be used', async (_, sign) => {
+    const dataDir = await emptyFolder();
+    const giveUp = new AbortController();
+    const starting = start(dataDir, { signal: giveUp.signal });
+    const given = expect(starting).rejects.toThrow(new Error('enough'));
+    await eventually(async () => ((await isThere(dataDir, sign)) ? true : undefined));
+    giveUp.abort(new Error('enough'));
+    await given;
+    expect(await commandsWith(dataDir)).toEqual([]);
+    const next = await start(dataDir);
+    expect(await query(next.url, (sql) => sql`select 1 as one`)).toEqual([{ one: 1 }]);
+  });
+
+  test('is not started where it has been given up before', async () => {
+    const signal = AbortSignal.abort(new Error('enough'));
+    await expect(start(await emptyFolder(), { signal })).rejects.toThrow('enough');
+  });
+
   test('says the last words of a server that does not start, and frees the folder', async () => {
     const dataDir = await emptyFolder();
     await (await start(dataDir)).stop();
@@ -317,7 +339,7 @@ async function emptyFolder(): Promise<string> {
 
 async function start(
   dataDir: string,
-  options: { durable?: boolean; notify?: (message: string) => void } = {},
+  options: Partial<Parameters<typeof startEmbeddedPostgres>[0]> = {},
 ): Promise<EmbeddedPostgres> {
   const server = await startEmbeddedPostgres({ dataDir, durable: false, ...options });
   cleanups.push(() => server.stop());
@@ -337,6 +359,20 @@ async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Pr
   } finally {
     await sql.end({ timeout: 0 });
   }
+}
+
+/** Whether the path is in the folder; `*` stands for the rest of its first name. */
+async function isThere(folder: string, path: string): Promise<boolean> {
+  const [begin = '', rest] = path.split('*');
+  if (rest === undefined) return existsSync(join(folder, path));
+  const name = (await readdir(folder)).find((it) => it.startsWith(begin));
+  return name !== undefined && existsSync(join(folder, name, rest));
+}
+
+/** The command lines of the processes that were given the folder. */
+async function commandsWith(folder: string): Promise<string[]> {
+  const { stdout } = await promisify(execFile)('ps', ['-axww', '-o', 'command=']);
+  return stdout.split('\n').filter((line) => line.includes(folder));
 }
 
 /** The postmaster and all of its children. */
