@@ -21,7 +21,6 @@ import type { Resources } from '../resources.ts';
 import {
   markStalling,
   moveDue,
-  planByKey,
   pullDueDown,
   putOffEnds,
   selectDueWork,
@@ -82,7 +81,6 @@ async function keepWatch(resources: Resources, now: number): Promise<Watch | nul
     const former = await lockWatch(tx);
     const found = watch(former, now, gapMs);
     if (found.clockWentBack) {
-      await planByKey(tx);
       if (await pullDueDown(tx, { now, limit: DUE_MAX })) return null;
     }
     const next = look.lapsed ? { ...found, uninterruptedSince: now } : found;
@@ -127,7 +125,6 @@ async function judgeDueWork(resources: Resources, seen: Watch, now: number): Pro
   }
   if (waits.length > 0 || stalls.length > 0) {
     await resources.database.transaction(async (tx) => {
-      await planByKey(tx);
       if (stalls.length > 0) await markStalling(tx, stalls, now);
       if (waits.length > 0) await moveDue(tx, waits);
     });
@@ -186,7 +183,6 @@ async function endAll(resources: Resources, ends: readonly End[], now: number): 
   }
   if (putOff.length > 0) {
     await resources.database.transaction(async (tx) => {
-      await planByKey(tx);
       await putOffEnds(tx, putOff, now + PUT_OFF_MS);
     });
   }

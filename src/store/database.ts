@@ -142,17 +142,19 @@ const RETRY_SHARE = 0.5;
 const PARAMETERS_MAX = 65_533;
 
 /**
- * Plans for statements over a few keys, made once. Planned on empty tables, or for each array
- * length anew, they cost up to a hundred times as much (seconds of stall on a fresh database).
+ * Every statement is over a few keys: planned on tables that are empty or small, it would read them
+ * whole, row by row of what it is about, and be kept so (seconds of stall on a fresh database).
  */
-const lanePlanning = {
-  plan_cache_mode: 'force_generic_plan',
+const planning = {
   enable_seqscan: 'off',
   enable_hashjoin: 'off',
   enable_mergejoin: 'off',
   // A disabled plan looks so costly that it would be compiled.
   jit: 'off',
 };
+
+/** For each array length anew, the ingest's large plans cost more than they are worth. */
+const lanePlanning = { ...planning, plan_cache_mode: 'force_generic_plan' };
 
 /** Prepares access to the database, connecting when first needed; throws on a URL it cannot read. */
 export function openDatabase(options: DatabaseOptions): Database {
@@ -191,7 +193,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   });
   const pool = openPool({
     size: options.poolSize ?? 10,
-    connect: () => connect(timeouts),
+    connect: () => connect({ ...timeouts, ...planning }),
     watchdog,
   });
   const lanes = openPool({

@@ -51,16 +51,6 @@ function ms(column: ReturnType<typeof sql>) {
   return sql`(extract(epoch from ${column}) * 1000)::float8`;
 }
 
-/**
- * Keeps the transaction's statements to look-ups by key, whatever the planner knows of the tables:
- * they change some rows of many.
- */
-export async function planByKey(tx: Queryable): Promise<void> {
-  await tx.execute(sql`
-    select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-      set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`);
-}
-
 export interface WorkKey {
   tenantId: string;
   workId: string;

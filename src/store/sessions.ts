@@ -136,9 +136,10 @@ const shownChild = {
     select left(coalesce(
       (select x.text from assistant_texts x
         where x.tenant_id = sessions.tenant_id and x.session_id = sessions.id),
-      (select coalesce(w.result ->> 'summary', i.output) from work w
-        left join items i on i.tenant_id = w.tenant_id
-          and i.source = 'work:' || w.work_id || ':' || w.revision
+      (select coalesce(w.result ->> 'summary', (select i.output from items i
+          where i.tenant_id = w.tenant_id
+            and i.source = 'work:' || w.work_id || ':' || w.revision))
+        from work w
         where w.tenant_id = sessions.tenant_id and w.work_id = sessions.current_work_id
           and w.status = 'completed')
     ), 4000))`,

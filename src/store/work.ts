@@ -266,9 +266,9 @@ export async function insertDispatchedWork(
     select ${to.tenantId}, r.work_id, ${to.parentSessionId}, r.child_id, r.agent, r.title,
       ${to.createdBy}, 'launching', ${to.createdAt}::timestamptz, ${to.deadlineAt}::timestamptz,
       ${to.childTimeoutMs}::bigint, ${stall}::jsonb, ${to.dueAt}::timestamptz, r.former_digest,
-      (select w.upstream_message_id from sessions s
-        join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
-        where s.tenant_id = ${to.tenantId} and s.id = r.child_id),
+      (select w.upstream_message_id from work w
+        where w.tenant_id = ${to.tenantId} and w.work_id = (select s.current_work_id
+          from sessions s where s.tenant_id = ${to.tenantId} and s.id = r.child_id)),
       r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
     from unnest(
       ${sql.param(rows.map((r) => r.workId))}::text[],
