@@ -9,13 +9,13 @@ import {
 } from '../domain/snapshot.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
+import { setInboxOpened } from '../store/inboxes.ts';
 import {
   countUnreadItems,
   describeStub,
   insertStubs,
   lockSessions,
   moveUnreadItems,
-  openSessionInbox,
   planAnew,
   recreateSession,
   selectAncestry,
@@ -238,7 +238,7 @@ async function apply(tx: Queryable, application: Application): Promise<Change> {
   const opens = opensNewTip(application);
   if (opens) {
     const inbox = { tenantId: row.tenantId, sessionId: chain.newTip.id, now: application.now };
-    await openSessionInbox(tx, inbox);
+    await setInboxOpened(tx, inbox);
   }
   return {
     kind: decision.kind,

@@ -355,14 +355,6 @@ export async function updateTips(
   await tx.update(sessions).set({ tipSessionId: tipId }).where(hasAnyKey({ tenantId, ids }));
 }
 
-/** Opens the session's inbox. */
-export async function openSessionInbox(
-  tx: Queryable,
-  { now, ...key }: SessionKey & { now: number },
-): Promise<void> {
-  await tx.update(sessions).set({ inboxOpenedAt: now, inboxClosedAt: null }).where(hasKey(key));
-}
-
 /** How many items of the inbox are not acked; counted as far as `limit`. */
 export async function countUnreadItems(
   db: Queryable,
