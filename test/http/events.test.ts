@@ -1243,8 +1243,8 @@ describe('what only upstream knows', () => {
     upstream.mostAtOnce = Math.max(upstream.mostAtOnce, upstream.underWay);
     response.once('close', () => (upstream.underWay -= 1));
     const answer = known.get(decodeURIComponent(request.url ?? ''));
-    const status = upstream.isDown ? 503 : answer === undefined ? 404 : 200;
-    response.writeHead(answer === REFUSED ? 422 : status);
+    const code = upstream.isDown ? 503 : answer === undefined ? 404 : 200;
+    response.writeHead(answer === REFUSED ? 422 : code);
     response.end(JSON.stringify(answer ?? {}));
   });
   let asking: TestService;

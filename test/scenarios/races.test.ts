@@ -292,10 +292,10 @@ describe('a session that is locked elsewhere', () => {
     }
     await holder`commit`;
     holder.release();
-    for (const [at, { mother }] of held.entries()) {
+    for (const [n, { mother }] of held.entries()) {
       // One that waited for too long is sent again.
       const first = inShort(await mother);
-      const again = () => reportIdle(one, mothers[at] ?? '', { output: 'mine' });
+      const again = () => reportIdle(one, mothers[n] ?? '', { output: 'mine' });
       expect(first.startsWith('503') ? inShort(await again()) : first).toBe('204 delivered');
     }
     for (const { root, mother, child } of families) {
@@ -307,13 +307,13 @@ describe('a session that is locked elsewhere', () => {
 
 describe('a parent that is locked elsewhere', () => {
   test('holds up the reports of its own children only, and those for seconds', async () => {
-    const [parent, other] = [freshId('parent'), freshId('parent')];
+    const [parent, another] = [freshId('parent'), freshId('parent')];
     const children = Array.from({ length: 60 }, () => freshId('child'));
     const strangers = Array.from({ length: 60 }, () => freshId('child'));
     await opens({ service: one, parent, child: '' });
-    await opens({ service: one, parent: other, child: '' });
+    await opens({ service: one, parent: another, child: '' });
     for (const child of children) await describeChild(one, parent, child);
-    for (const child of strangers) await describeChild(one, other, child);
+    for (const child of strangers) await describeChild(one, another, child);
     const holder = await database.sql.reserve();
     await holder`begin`;
     await holder`select 1 from sessions where id = ${parent} for update`;
