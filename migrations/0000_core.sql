@@ -300,6 +300,7 @@ CREATE INDEX "delegations_active" ON "delegations" USING btree ("parent_session_
 CREATE INDEX "delegations_active_by_key" ON "delegations" USING btree ("session_key","tenant_id") WHERE "delegations"."ended_at" is null and "delegations"."session_key" is not null;--> statement-breakpoint
 CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
+CREATE INDEX "items_waking" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null and "items"."wakes";--> statement-breakpoint
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "parked_reports_one_per_turn" ON "parked_reports" USING btree ("tenant_id","child_session_id","turn");--> statement-breakpoint
 CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent_session_id","tenant_id") WHERE "parked_reports"."state" = 'parked';--> statement-breakpoint

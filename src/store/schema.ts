@@ -245,6 +245,9 @@ export const items = pgTable(
     index('items_pending')
       .on(t.sessionId, t.tenantId, t.seq)
       .where(sql`${t.ackedAt} is null`),
+    index('items_waking')
+      .on(t.sessionId, t.tenantId, t.seq)
+      .where(sql`${t.ackedAt} is null and ${t.wakes}`),
     index('items_acked')
       .on(t.ackedAt)
       .where(sql`${t.ackedAt} is not null`),
