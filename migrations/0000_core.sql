@@ -163,6 +163,7 @@ CREATE TABLE "sessions" (
 	"end_reason" text,
 	"inbox_opened_at" timestamp with time zone,
 	"inbox_closed_at" timestamp with time zone,
+	"inbox_moves" integer DEFAULT 0 NOT NULL,
 	"current_work_id" text,
 	"last_report" text,
 	"ran_since_result" boolean DEFAULT false NOT NULL,

@@ -11,6 +11,7 @@ import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
 import { setInboxOpened } from '../store/inboxes.ts';
 import {
+  countMove,
   countUnreadItems,
   describeStub,
   insertStubs,
@@ -282,6 +283,7 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
     limit: MOVED_AT_A_TIME,
   };
   while ((await moveUnreadItems(tx, some)) > 0);
+  await countMove(tx, { tenantId, sessionId: newTip.id });
   if (some.owners !== 'all') return;
   // Who watches it, and who is woken for it, does so for the one that goes on.
   await moveViewers(tx, some);

@@ -61,6 +61,8 @@ export const sessions = pgTable(
     endReason: text('end_reason'),
     inboxOpenedAt: instant('inbox_opened_at'),
     inboxClosedAt: instant('inbox_closed_at'),
+    /** How often unread items have moved into it: what was counted before is out of date. */
+    inboxMoves: integer('inbox_moves').notNull().default(0),
     currentWorkId: text('current_work_id'),
     /** Fingerprint of the last status event that was applied: an equal one changes nothing. */
     lastReport: text('last_report'),

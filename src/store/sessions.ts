@@ -405,6 +405,14 @@ export async function moveUnreadItems(
   return rows[0]?.found ?? 0;
 }
 
+/** Takes note that unread items have moved into the session's inbox, for all who have counted it. */
+export async function countMove(tx: Queryable, key: SessionKey): Promise<void> {
+  await tx
+    .update(sessions)
+    .set({ inboxMoves: sql`${sessions.inboxMoves} + 1` })
+    .where(hasKey(key));
+}
+
 /** Leaves nothing of these sessions but a marker. */
 export async function markSessionsDeleted(
   tx: Queryable,
