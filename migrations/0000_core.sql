@@ -95,6 +95,18 @@ CREATE TABLE "items" (
 	CONSTRAINT "items_revision_positive" CHECK ("items"."revision" >= 1)
 );
 --> statement-breakpoint
+CREATE TABLE "late_results" (
+	"tenant_id" text NOT NULL,
+	"work_id" text NOT NULL,
+	"digest" "bytea" NOT NULL,
+	"seq" bigint NOT NULL,
+	"status" text NOT NULL,
+	"output" text NOT NULL,
+	"response_id" text,
+	"reported_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "late_results_tenant_id_work_id_digest_pk" PRIMARY KEY("tenant_id","work_id","digest")
+);
+--> statement-breakpoint
 CREATE TABLE "parked_reports" (
 	"tenant_id" text NOT NULL,
 	"id" text NOT NULL,
@@ -270,7 +282,6 @@ CREATE TABLE "work" (
 	"provisional" boolean DEFAULT false NOT NULL,
 	"awaits_text" boolean DEFAULT false NOT NULL,
 	"upstream_message_id" text,
-	"late_results" jsonb DEFAULT '[]'::jsonb NOT NULL,
 	"delegation_id" text,
 	"unit_id" text,
 	"task_index" integer,
@@ -294,6 +305,7 @@ CREATE TABLE "work" (
 	CONSTRAINT "work_item_per_revision" CHECK ("work"."unit_id" is not null or ("work"."revision" = 0) = ("work"."last_item_seq" is null))
 );
 --> statement-breakpoint
+ALTER TABLE "late_results" ADD CONSTRAINT "late_results_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 CREATE INDEX "closing_interrupts_by_age" ON "closing_interrupts" USING btree ("closed_at");--> statement-breakpoint
 CREATE INDEX "delegations_by_parent" ON "delegations" USING btree ("parent_session_id","tenant_id","delegation_id");--> statement-breakpoint

@@ -4,7 +4,7 @@ import type { Snapshot } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
 import { assistantTexts, parkedReports, sessions, work } from './schema.ts';
-import type { WorkRow } from './work.ts';
+import { listedWork, type ListedWork } from './work.ts';
 
 /*
  * The statements on sessions outside of the ingest. Whoever changes what others decide by (a parent,
@@ -66,7 +66,7 @@ export interface ShownSession {
   /** Some report of it is parked. */
   hasParked: boolean;
   /** Its current work entry. */
-  work: WorkRow | null;
+  work: ListedWork | null;
 }
 
 /** The session and what is shown with it, if it is known; null for a stub and a deleted one. */
@@ -79,7 +79,7 @@ export async function selectShownSession(
     select t.${sql.identifier(column)} from sessions t
     where t.tenant_id = sessions.tenant_id and t.id = ${tip})`;
   const current = db
-    .select()
+    .select(listedWork)
     .from(work)
     .where(sql`tenant_id = sessions.tenant_id and work_id = sessions.current_work_id`)
     .limit(1)

@@ -4,9 +4,9 @@ import type { StallSettings } from '../domain/liveness.ts';
 import type { Channel } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
-import { assistantTexts, sessions, work } from './schema.ts';
+import { assistantTexts, lateResults, sessions, work } from './schema.ts';
 
-export type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
+type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
 /** An entry without what may be large. */
 export type ListedWork = Omit<WorkRow, 'result'>;
@@ -16,6 +16,8 @@ export interface WorkDetail extends WorkRow {
   /** The whole output of its newest item; null: there is none. */
   output: string | null;
   itemSeqs: number[];
+  /** What came after its end, oldest first. */
+  lateResults: (typeof lateResults.$inferSelect)[];
 }
 
 interface WorkOf {
@@ -23,18 +25,22 @@ interface WorkOf {
   workId: string;
 }
 
-/** All columns of `work w` under their names here, and those that a list shows. */
-const columns = columnsBut();
-const listedColumns = columnsBut('result');
+const { result, ...smallColumns } = getTableColumns(work);
+/** The columns that a list shows. */
+export const listedWork = smallColumns;
 
-function columnsBut(left?: string) {
-  const kept = Object.entries(getTableColumns(work)).filter(([field]) => field !== left);
-  return sql.raw(kept.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
+/** All columns of `work w` under their names here, and those that a list shows. */
+const columns = named({ ...smallColumns, result });
+const listedColumns = named(smallColumns);
+
+function named(fields: Record<string, { name: string }>) {
+  const all = Object.entries(fields);
+  return sql.raw(all.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
 }
 
 /** The entry, with its whole output; null: there is none. */
 export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail | null> {
-  const rows = await db.execute<WorkDetail & Record<string, unknown>>(sql`
+  const rows = await db.execute<Omit<WorkDetail, 'lateResults'> & Record<string, unknown>>(sql`
     select ${columns}, newest.output, coalesce(every.seqs, '{}') as "itemSeqs" from work w
     left join items newest on newest.tenant_id = w.tenant_id
       and newest.source = 'work:' || w.work_id || ':' || w.revision
@@ -43,7 +49,16 @@ export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail 
       join items i on i.tenant_id = w.tenant_id and i.source = 'work:' || w.work_id || ':' || r
     ) every on true
     where w.tenant_id = ${of.tenantId} and w.work_id = ${of.workId}`);
-  return rows[0] ?? null;
+  const [row] = rows;
+  return row === undefined ? null : { ...row, lateResults: await selectLateResults(db, of) };
+}
+
+async function selectLateResults(db: Queryable, of: WorkOf): Promise<WorkDetail['lateResults']> {
+  return await db
+    .select()
+    .from(lateResults)
+    .where(and(eq(lateResults.tenantId, of.tenantId), eq(lateResults.workId, of.workId)))
+    .orderBy(lateResults.seq);
 }
 
 /**

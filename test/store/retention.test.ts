@@ -94,6 +94,20 @@ describe('tombstones', () => {
   });
 });
 
+describe('late results', () => {
+  test('go with their entry', async () => {
+    await addWork('x1', 'gone', daysAgo(40));
+    await addWork('x2', 'gone', daysAgo(20));
+    for (const workId of ['x1', 'x2']) {
+      await database.sql`insert into late_results
+        (tenant_id, work_id, digest, seq, status, output, reported_at)
+        values ('default', ${workId}, ${Buffer.from('d')}, 1, 'completed', 'x', ${daysAgo(1)})`;
+    }
+    await pruneTombstones({ tenantId: 'default', workId: 'x' });
+    expect(await database.sql`select work_id from late_results`).toEqual([{ work_id: 'x2' }]);
+  });
+});
+
 describe('idempotency keys', () => {
   test('go after their day', async () => {
     for (const days of [0.5, 1.5, 2]) {
