@@ -95,6 +95,18 @@ CREATE TABLE "items" (
 	CONSTRAINT "items_revision_positive" CHECK ("items"."revision" >= 1)
 );
 --> statement-breakpoint
+CREATE TABLE "late_results" (
+	"tenant_id" text NOT NULL,
+	"work_id" text NOT NULL,
+	"digest" "bytea" NOT NULL,
+	"seq" bigint NOT NULL,
+	"status" text NOT NULL,
+	"output" text NOT NULL,
+	"response_id" text,
+	"reported_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "late_results_tenant_id_work_id_digest_pk" PRIMARY KEY("tenant_id","work_id","digest")
+);
+--> statement-breakpoint
 CREATE TABLE "parked_reports" (
 	"tenant_id" text NOT NULL,
 	"id" text NOT NULL,
@@ -163,6 +175,7 @@ CREATE TABLE "sessions" (
 	"end_reason" text,
 	"inbox_opened_at" timestamp with time zone,
 	"inbox_closed_at" timestamp with time zone,
+	"inbox_moves" integer DEFAULT 0 NOT NULL,
 	"current_work_id" text,
 	"last_report" text,
 	"ran_since_result" boolean DEFAULT false NOT NULL,
@@ -269,7 +282,6 @@ CREATE TABLE "work" (
 	"provisional" boolean DEFAULT false NOT NULL,
 	"awaits_text" boolean DEFAULT false NOT NULL,
 	"upstream_message_id" text,
-	"late_results" jsonb DEFAULT '[]'::jsonb NOT NULL,
 	"delegation_id" text,
 	"unit_id" text,
 	"task_index" integer,
@@ -293,6 +305,7 @@ CREATE TABLE "work" (
 	CONSTRAINT "work_item_per_revision" CHECK ("work"."unit_id" is not null or ("work"."revision" = 0) = ("work"."last_item_seq" is null))
 );
 --> statement-breakpoint
+ALTER TABLE "late_results" ADD CONSTRAINT "late_results_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 CREATE INDEX "closing_interrupts_by_age" ON "closing_interrupts" USING btree ("closed_at");--> statement-breakpoint
 CREATE INDEX "delegations_by_parent" ON "delegations" USING btree ("parent_session_id","tenant_id","delegation_id");--> statement-breakpoint
@@ -300,6 +313,7 @@ CREATE INDEX "delegations_active" ON "delegations" USING btree ("parent_session_
 CREATE INDEX "delegations_active_by_key" ON "delegations" USING btree ("session_key","tenant_id") WHERE "delegations"."ended_at" is null and "delegations"."session_key" is not null;--> statement-breakpoint
 CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
+CREATE INDEX "items_waking" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null and "items"."wakes";--> statement-breakpoint
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "parked_reports_one_per_turn" ON "parked_reports" USING btree ("tenant_id","child_session_id","turn");--> statement-breakpoint
 CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent_session_id","tenant_id") WHERE "parked_reports"."state" = 'parked';--> statement-breakpoint

@@ -93,10 +93,12 @@ const settings = z.object({
   PARKED_RETENTION_DAYS: days(7).describe(
     'Days after which a parked report becomes a dead letter.',
   ),
-  DEAD_LETTER_RETENTION_DAYS: days(30).describe('Days that dead letters are kept.'),
+  DEAD_LETTER_RETENTION_DAYS: days(30).describe(
+    'Days that dead letters and the markers of deleted sessions are kept.',
+  ),
   ACKED_RETENTION_DAYS: days(7).describe('Days that acked items are kept.'),
   TOMBSTONE_RETENTION_DAYS: days(30).describe(
-    'Days that ended work and the markers of deleted sessions are kept, by which late repeats are recognised.',
+    'Days that ended work is kept, by which late repeats are recognised.',
   ),
 
   LOG_LEVEL: z

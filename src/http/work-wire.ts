@@ -76,7 +76,10 @@ export const workDetailOut = z
           reported_at: instant,
         }),
       )
-      .openapi({ description: 'What came after its end and was not delivered, oldest first' }),
+      .openapi({
+        description:
+          'The first different results that came after its end and were not delivered, oldest first: at most 100, and 16 MiB of text',
+      }),
   })
   .openapi('WorkDetail');
 
@@ -88,6 +91,11 @@ export function renderWorkDetail(work: WorkDetail) {
     output: work.delegationId === null ? work.output : (result?.summary ?? null),
     ...(result !== null && { result }),
     item_ids: work.itemSeqs.map(itemId),
-    late_results: work.lateResults,
+    late_results: work.lateResults.map(({ status, output, responseId, reportedAt }) => ({
+      status,
+      output,
+      response_id: responseId,
+      reported_at: instantOut(reportedAt),
+    })),
   };
 }

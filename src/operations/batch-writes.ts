@@ -46,7 +46,9 @@ export function addWrites(
       return;
     }
     case 'already_delivered':
-      if (decision.late) writes.late.push({ ...decision.late, ...of });
+      if (decision.late) {
+        writes.late.push({ ...decision.late, tenantId: report.tenantId, seq: row.itemSeq });
+      }
       if (report.origin.kind === 'parked') {
         writes.settledParked.push({ ...of, id: report.origin.id });
       }

@@ -4,8 +4,6 @@ import { refuseCall } from '../domain/dispatch.ts';
 import type { StallSettings } from '../domain/liveness.ts';
 import { invalid } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
-import { isRouteClosed } from '../store/closing-interrupts.ts';
-import type { Queryable } from '../store/database.ts';
 import { countActiveCalls, insertCall, insertUnits } from '../store/delegations.ts';
 import { dispatchTasks, type OrderedTask } from './dispatch-tasks.ts';
 
@@ -75,10 +73,11 @@ export async function delegate(
       childTimeoutMs: order.childTimeoutMs,
       stall: order.stall,
     },
-    admit: async (tx, parent) => {
+    route: order.sessionKey,
+    admit: async (tx, parent, route) => {
       const active = await countActiveCalls(tx, { tenantId, tipId: parent.id });
       const max = order.maxConcurrent ?? parent.maxConcurrent ?? MAX_CONCURRENT_DEFAULT;
-      const closed = parent.closed || (await isKeyClosed(tx, order));
+      const closed = parent.closed || route.isClosed;
       const refusal = refuseCall({ ...parent, closed }, { active, max });
       if (refusal !== null) throw refusal;
     },
@@ -116,14 +115,6 @@ export async function delegate(
       return { status: 202, value: { delegationId, mode, tasks, units } };
     },
   });
-}
-
-/** The call's key is the route of a session that was left for good. */
-async function isKeyClosed(
-  tx: Queryable,
-  { tenantId, sessionKey }: OrderedDelegation,
-): Promise<boolean> {
-  return sessionKey !== null && (await isRouteClosed(tx, { tenantId, route: sessionKey }));
 }
 
 function refuseRepeatedChildren({ tasks }: OrderedDelegation): void {

@@ -6,6 +6,7 @@ import {
 } from '../domain/dispatch.ts';
 import { firstDueAt, type StallSettings } from '../domain/liveness.ts';
 import type { Resources } from '../resources.ts';
+import { selectRoute, type Route } from '../store/closing-interrupts.ts';
 import type { Queryable } from '../store/database.ts';
 import { setInboxOpened } from '../store/inboxes.ts';
 import { insertStubs, lockSessions, selectAncestorsAmong } from '../store/sessions.ts';
@@ -63,8 +64,10 @@ export interface TasksDispatch<Value extends object> {
   /** The Idempotency-Key, and what it stands for. */
   key: string | null;
   body: unknown;
-  /** Looks, under the parent's lock, whether the parent may dispatch at all; throws the refusal. */
-  admit: (tx: Queryable, parent: LoadedParent) => Promise<void>;
+  /** Where the call is for the sessions of a route, that route. */
+  route: string | null;
+  /** Looks, under all locks, whether the parent may dispatch at all; throws the refusal. */
+  admit: (tx: Queryable, parent: LoadedParent, route: Route) => Promise<void>;
   /** What else is written in the same transaction, and the answer. */
   record: (tx: Queryable, dispatched: Dispatched) => Promise<Answer<Value>>;
 }
@@ -75,6 +78,8 @@ export interface Dispatched {
   rows: DispatchedRow[];
   now: number;
 }
+
+const NO_ROUTE: Route = { isClosed: false, openId: null };
 
 /** A second round delivers what the first has found parked; each further one means a race. */
 const ROUNDS_MAX = 10;
@@ -118,7 +123,7 @@ async function decideAndWrite<Value extends object>(
       const situation = await lockAndLoad(tx, dispatch, childIds, now);
       if (situation === null) return null;
       const { parent } = situation;
-      await dispatch.admit(tx, parent);
+      await dispatch.admit(tx, parent, situation.route);
       const decided = decideAll(resources, dispatch, situation);
       const opensInbox = decided.some(({ decision }) => decision.opensInbox);
       await prepare(tx, dispatch, { decided, parent, opensInbox, now });
@@ -141,11 +146,11 @@ type Situation = Awaited<ReturnType<typeof loadSituation>>;
  */
 async function lockAndLoad(
   tx: Queryable,
-  { tenantId, parentId }: { tenantId: string; parentId: string },
+  { tenantId, parentId, route }: { tenantId: string; parentId: string; route: string | null },
   childIds: string[],
   now: number,
 ): Promise<Situation | null> {
-  const of = { tenantId, parentId, childIds };
+  const of = { tenantId, parentId, childIds, route };
   await insertStubs(tx, { tenantId, ids: [...new Set([parentId, ...childIds])], now });
   const before = await loadSituation(tx, of);
   const lock = before.parent.inboxEverOpened ? lockForDispatch : lockSessions;
@@ -158,9 +163,11 @@ async function lockAndLoad(
 
 async function loadSituation(
   tx: Queryable,
-  { tenantId, parentId, childIds }: { tenantId: string; parentId: string; childIds: string[] },
+  of: { tenantId: string; parentId: string; childIds: string[]; route: string | null },
 ) {
+  const { tenantId, parentId, childIds } = of;
   const parent = await loadDispatchingParent(tx, { tenantId, parentId });
+  const route = of.route === null ? NO_ROUTE : await selectRoute(tx, { tenantId, route: of.route });
   const children =
     childIds.length === 0 ? [] : await loadDispatchedChildren(tx, { tenantId, ids: childIds });
   const orphans = children.filter((child) => child.parentTip === null).map(({ id }) => id);
@@ -168,12 +175,14 @@ async function loadSituation(
     orphans.length === 0
       ? { rootId: parent.id, found: [] }
       : await selectAncestorsAmong(tx, { tenantId, sessionId: parent.id, soughtIds: orphans });
+  // The root as well, so that nobody hangs it under a child meanwhile.
+  const touched = [parent.id, ...childIds, rootId, route.openId].filter((id) => id !== null);
   return {
     parent,
+    route,
     children: new Map(children.map((child) => [child.id, child])),
     ancestors: new Set([...found, parent.id]),
-    // The root as well, so that nobody hangs it under a child meanwhile.
-    touched: [...new Set([parent.id, ...childIds, rootId])],
+    touched: [...new Set(touched)],
   };
 }
 

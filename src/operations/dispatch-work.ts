@@ -41,6 +41,7 @@ export async function dispatchWork(
     body: dispatch,
     tasks: [{ childId, agent, title, task: null, path: 'child_session_id' }],
     terms: { createdBy, deadlineMs, childTimeoutMs: null, stall: null },
+    route: null,
     // Plain work does not count towards the capacity.
     admit: async (_, parent) => {
       if (parent.deleted) throw notFound(`Session ${parent.id}`);

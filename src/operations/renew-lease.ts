@@ -20,7 +20,7 @@ export async function renewRunnerLease(
   const now = resources.clock.now();
   return await resources.attention.guard(async () => {
     await resources.database.run((db) => renewLease(db, { ...lease, now }));
-    const page = { ...lease, endedAfter: now - ENDED_SHOWN_MS, limit: INTERRUPTS_MAX };
+    const page = { ...lease, endedSince: now - ENDED_SHOWN_MS, limit: INTERRUPTS_MAX };
     const children = await resources.database.run((db) => selectStoppableOfRunner(db, page));
     return children.flatMap(({ sessionId, workId, ...work }) => {
       const reason = stopReason(work);

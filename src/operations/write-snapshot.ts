@@ -9,13 +9,14 @@ import {
 } from '../domain/snapshot.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
+import { setInboxOpened } from '../store/inboxes.ts';
 import {
+  countMove,
   countUnreadItems,
   describeStub,
   insertStubs,
   lockSessions,
   moveUnreadItems,
-  openSessionInbox,
   planAnew,
   recreateSession,
   selectAncestry,
@@ -238,7 +239,7 @@ async function apply(tx: Queryable, application: Application): Promise<Change> {
   const opens = opensNewTip(application);
   if (opens) {
     const inbox = { tenantId: row.tenantId, sessionId: chain.newTip.id, now: application.now };
-    await openSessionInbox(tx, inbox);
+    await setInboxOpened(tx, inbox);
   }
   return {
     kind: decision.kind,
@@ -282,6 +283,7 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
     limit: MOVED_AT_A_TIME,
   };
   while ((await moveUnreadItems(tx, some)) > 0);
+  await countMove(tx, { tenantId, sessionId: newTip.id });
   if (some.owners !== 'all') return;
   // Who watches it, and who is woken for it, does so for the one that goes on.
   await moveViewers(tx, some);

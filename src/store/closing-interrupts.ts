@@ -91,19 +91,28 @@ export async function deleteClosingInterrupts(
     where c.tenant_id = r.tenant_id and c.work_id = r.work_id`);
 }
 
+/** What holds of a route by the sessions that have it. */
+export interface Route {
+  /** There are some, and all of them are closed. */
+  isClosed: boolean;
+  /** One that is open. Whoever keeps it from being closed keeps the route from it; null: none is. */
+  openId: string | null;
+}
+
 /**
- * True if the sessions of this route are closed, all that there are: where one is open, be it a new
- * one beside those that were left, it is that one which is meant. None of them is closed before this
- * transaction has ended.
+ * The route as its sessions stand. Where one is open, be it a new one beside those that were left, it
+ * is that one which is meant.
  */
-export async function isRouteClosed(
-  tx: Queryable,
+export async function selectRoute(
+  db: Queryable,
   of: { tenantId: string; route: string },
-): Promise<boolean> {
-  const rows = await tx.execute<{ isClosed: boolean }>(sql`
-    select s.closed_at is not null as "isClosed" from sessions s
+): Promise<Route> {
+  const [row] = await db.execute<Route & Record<string, unknown>>(sql`
+    select coalesce(bool_and(s.closed_at is not null), false) as "isClosed",
+      min(s.id) filter (where s.closed_at is null) as "openId"
+    from sessions s
     where s.channel ->> 'route' = ${of.route} and s.tenant_id = ${of.tenantId}
-      and s.deleted_at is null
-    order by s.tenant_id, s.id for key share`);
-  return rows.length > 0 && rows.every((row) => row.isClosed);
+      and s.deleted_at is null`);
+  if (row === undefined) throw new Error('an aggregate answers one row');
+  return row;
 }

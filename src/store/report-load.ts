@@ -23,7 +23,7 @@ export interface LoadedReport {
   /** The child's row is locked by this transaction. */
   sessionLocked: boolean;
   /** The inbox that it goes to and what was counted there; null: none, or nothing was. */
-  counted: { tenantId: string; sessionId: string; pending: number } | null;
+  counted: (CountedInbox & { pending: number }) | null;
   /** The row of the parent whose inbox it goes to is locked, or there is none. */
   inboxLocked: boolean;
   /** The unit that the report's work is a task of; null: it is none. */
@@ -35,6 +35,13 @@ export interface LoadedReport {
   hasWake: boolean;
 }
 
+/** An inbox, and how often unread items had moved into it when it was counted. */
+export interface CountedInbox {
+  tenantId: string;
+  sessionId: string;
+  moves: number;
+}
+
 interface LoadOptions {
   /**
    * skip: rows locked elsewhere are left out, so that a batch never waits. wait: for a single
@@ -42,8 +49,8 @@ interface LoadOptions {
    */
   locked: 'skip' | 'wait';
   maxPendingItems: number;
-  /** Inboxes of which it is known that they are not full: their items are not counted. */
-  roomy: readonly { tenantId: string; sessionId: string }[];
+  /** Inboxes that are known not to be full: unless items moved there since, they are not counted. */
+  roomy: readonly CountedInbox[];
   parkAfterAttempts: number;
   now: number;
 }
@@ -92,8 +99,8 @@ export async function lockAndLoad(
   });
 }
 
-function countedIn({ tenantId, id, pending }: LoadedInbox): LoadedReport['counted'] {
-  return pending === null ? null : { tenantId, sessionId: id, pending };
+function countedIn({ tenantId, id, moves, pending }: LoadedInbox): LoadedReport['counted'] {
+  return pending === null ? null : { tenantId, sessionId: id, moves, pending };
 }
 
 function key(tenantId: string, id: string): string {
@@ -156,6 +163,7 @@ interface LoadedUnit {
 interface LoadedInbox {
   tenantId: string;
   id: string;
+  moves: number;
   /** Never counted further than the limit; null: not counted. */
   pending: number | null;
   /** A parked report for this parent has been tried as often as is worth it. */
@@ -220,6 +228,7 @@ function loadReports(
           as inbox_deleted,
         case when t.id is null then p.inbox_opened_at is not null and p.inbox_closed_at is null
           else t.inbox_opened_at is not null and t.inbox_closed_at is null end as inbox_open,
+        case when t.id is null then p.inbox_moves else t.inbox_moves end as inbox_moves,
         case when t.id is null then p.channel else t.channel end ->> 'kind' as inbox_channel,
         (select true from viewers q where q.session_id = coalesce(t.id, p.id)
           and q.tenant_id = p.tenant_id and greatest(q.renewed_at,
@@ -252,9 +261,10 @@ function loadReports(
     )
     select path.*, nextval('item_seq') as item_seq, case when n = 1 then (
       select json_agg(json_build_object('tenantId', d.tenant_id, 'id', d.inbox_id,
-        'pending', case when (d.tenant_id, d.inbox_id) not in (
+        'moves', d.inbox_moves,
+        'pending', case when (d.tenant_id, d.inbox_id, d.inbox_moves) not in (
           select * from unnest(${roomy.map((r) => r.tenantId)}::text[],
-            ${roomy.map((r) => r.sessionId)}::text[])
+            ${roomy.map((r) => r.sessionId)}::text[], ${roomy.map((r) => r.moves)}::int[])
         ) then (select count(*) from (
           select 1 from items i where i.tenant_id = d.tenant_id and i.session_id = d.inbox_id
             and i.acked_at is null limit ${maxPendingItems}) q) end,
@@ -263,7 +273,7 @@ function loadReports(
             and q.parent_session_id = d.inbox_id and q.state = 'parked'
             and q.tries >= ${parkAfterAttempts})))
       from (
-        select distinct tenant_id, inbox_id from path where terminal and inbox_id is not null
+        select distinct tenant_id, inbox_id, inbox_moves from path where terminal and inbox_id is not null
       ) d
     ) end as inboxes, case when n = 1 then (
       select json_agg(json_build_object('tenantId', u.tenant_id, 'unitId', u.unit_id,

@@ -26,7 +26,7 @@ export interface BatchWrites {
   parked: (ParkWrite & Of & { id: string; traceparent: string | null; result: object | null })[];
   /** Parked rows whose report has been settled. */
   settledParked: (Of & { id: string })[];
-  late: (LateWrite & Of)[];
+  late: OfTenant<LateWrite & { seq: number }>[];
 }
 
 type OfTenant<Row> = Row & { tenantId: string };
@@ -59,7 +59,9 @@ export function batchStatements(
   if (writes.usedTexts.length > 0) statements.push(markTextsUsed(sql, writes.usedTexts));
   if (writes.settledParked.length > 0) statements.push(deleteParked(sql, writes.settledParked));
   for (const row of writes.parked) statements.push(putParked(sql, row, at));
-  for (const row of writes.late) statements.push(appendLateResult(sql, row, at));
+  if (writes.late.length > 0) {
+    statements.push(insertLateResults(sql, writes.late, at), endInterrupts(sql, writes.late));
+  }
   return statements;
 }
 
@@ -286,19 +288,45 @@ function putParked(
     where tenant_id = ${row.tenantId} and id = ${row.replaces.id}`;
 }
 
+/** So many late results of an entry are kept at most … */
+const LATE_KEPT = 100;
+/** … and no more text of them, in bytes; but one in any case. */
+const LATE_KEPT_BYTES = 16 * 1024 * 1024;
+
 /**
- * Keeps a result that came after the end of its turn on the entry; an equal one is kept once. The
- * child has ended by itself then.
+ * Keeps results that came after the end of their turn, as far as the entry has room for them; equal
+ * ones once. What a forwarder reports comes under its child's lock, and nobody else adds to what is counted.
  */
-function appendLateResult(
+function insertLateResults(
   sql: LaneSql,
-  row: BatchWrites['late'][number],
+  rows: BatchWrites['late'],
   at: string,
 ): PromiseLike<unknown> {
-  const known = { status: row.status, output: row.output, response_id: row.responseId };
-  const late = JSON.stringify([{ ...known, reported_at: at }]);
   return sql`
-    update work set late_results = late_results || ${late}::text::jsonb, interrupt_reason = null
-    where tenant_id = ${row.tenantId} and work_id = ${row.workId}
-      and not late_results @> ${JSON.stringify([known])}::text::jsonb`;
+    insert into late_results (tenant_id, work_id, digest, seq, status, output, response_id,
+      reported_at)
+    select r.tenant_id, r.work_id,
+      sha256(convert_to(json_build_array(r.status, r.response_id, r.output)::text, 'UTF8')),
+      r.seq, r.status, r.output, r.response_id, ${at}::timestamptz
+    from unnest(
+      ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[],
+      ${rows.map((r) => r.seq)}::bigint[], ${rows.map((r) => r.status)}::text[],
+      ${rows.map((r) => r.output)}::text[], ${rows.map((r) => r.responseId)}::text[]
+    ) as r(tenant_id, work_id, seq, status, output, response_id)
+    cross join lateral (
+      select count(*) as number, sum(octet_length(q.output)) as bytes from late_results q
+      where q.tenant_id = r.tenant_id and q.work_id = r.work_id
+    ) kept
+    where kept.number = 0 or (kept.number < ${LATE_KEPT}
+      and kept.bytes + octet_length(r.output) <= ${LATE_KEPT_BYTES})
+    on conflict do nothing`;
+}
+
+/** Their children have ended by themselves: they need not be asked to stop any more. */
+function endInterrupts(sql: LaneSql, rows: BatchWrites['late']): PromiseLike<unknown> {
+  return sql`
+    update work w set interrupt_reason = null
+    from unnest(${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.workId)}::text[])
+      as r(tenant_id, work_id)
+    where w.tenant_id = r.tenant_id and w.work_id = r.work_id and w.interrupt_reason is not null`;
 }

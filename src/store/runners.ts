@@ -29,11 +29,11 @@ export interface StoppableWork {
 
 /**
  * The children on the runner that may have to be stopped, by session id; those whose work ended
- * before `endedAfter` are left out.
+ * before `endedSince` are left out.
  */
 export async function selectStoppableOfRunner(
   db: Queryable,
-  of: RunnerKey & { endedAfter: number; limit: number },
+  of: RunnerKey & { endedSince: number; limit: number },
 ): Promise<StoppableWork[]> {
   return await db.execute<StoppableWork & Record<string, unknown>>(sql`
     select s.id as "sessionId", w.work_id as "workId", w.status,
@@ -42,7 +42,7 @@ export async function selectStoppableOfRunner(
     join work w on w.tenant_id = s.tenant_id and w.work_id = s.current_work_id
     where s.runner_id = ${of.runnerId} and s.tenant_id = ${of.tenantId}
       and w.interrupt_reason is not null
-      and (w.ended_at is null or w.ended_at > ${of.endedAfter}::timestamptz)
+      and (w.ended_at is null or w.ended_at >= ${of.endedSince}::timestamptz)
     order by s.id limit ${of.limit}`);
 }
 

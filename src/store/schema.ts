@@ -61,6 +61,8 @@ export const sessions = pgTable(
     endReason: text('end_reason'),
     inboxOpenedAt: instant('inbox_opened_at'),
     inboxClosedAt: instant('inbox_closed_at'),
+    /** How often unread items have moved into it: what was counted before is out of date. */
+    inboxMoves: integer('inbox_moves').notNull().default(0),
     currentWorkId: text('current_work_id'),
     /** Fingerprint of the last status event that was applied: an equal one changes nothing. */
     lastReport: text('last_report'),
@@ -130,8 +132,6 @@ export const work = pgTable(
     awaitsText: boolean('awaits_text').notNull().default(false),
     /** Upstream's id of the assistant message that was delivered as this turn's text. */
     upstreamMessageId: text('upstream_message_id'),
-    /** Results that came after the end and add nothing to the inbox, oldest first. */
-    lateResults: jsonb('late_results').$type<LateResult[]>().notNull().default([]),
 
     /** A task of a delegation: its result joins its unit's, and no item of its own is delivered. */
     delegationId: text('delegation_id'),
@@ -195,12 +195,32 @@ export const work = pgTable(
   ],
 );
 
-export interface LateResult {
-  status: string;
-  output: string;
-  response_id: string | null;
-  reported_at: string;
-}
+/**
+ * Results that came after the end of their turn and add nothing to the inbox: of each entry a bounded
+ * number, equal ones once. `digest` is the SHA-256 of what makes them equal.
+ */
+export const lateResults = pgTable(
+  'late_results',
+  {
+    tenantId,
+    workId: text('work_id').notNull(),
+    digest: bytea('digest').notNull(),
+    /** In the order in which they came; drawn as items draw theirs. */
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    status: text('status').notNull(),
+    output: text('output').notNull(),
+    responseId: text('response_id'),
+    reportedAt: instant('reported_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.workId, t.digest] }),
+    foreignKey({
+      name: 'late_results_work',
+      columns: [t.tenantId, t.workId],
+      foreignColumns: [work.tenantId, work.workId],
+    }).onDelete('cascade'),
+  ],
+);
 
 /** Numbers items in the order of their delivery; taken under the child's lock. */
 export const itemSeq = pgSequence('item_seq');
@@ -245,6 +265,9 @@ export const items = pgTable(
     index('items_pending')
       .on(t.sessionId, t.tenantId, t.seq)
       .where(sql`${t.ackedAt} is null`),
+    index('items_waking')
+      .on(t.sessionId, t.tenantId, t.seq)
+      .where(sql`${t.ackedAt} is null and ${t.wakes}`),
     index('items_acked')
       .on(t.ackedAt)
       .where(sql`${t.ackedAt} is not null`),

@@ -5,7 +5,7 @@ import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
 import { bytesOf, selectPage, type Page } from './page.ts';
 import { assistantTexts, parkedReports, sessions, work } from './schema.ts';
-import type { WorkRow } from './work.ts';
+import { listedWork, type ListedWork } from './work.ts';
 
 /*
  * The statements on sessions outside of the ingest. Whoever changes what others decide by (a parent,
@@ -67,7 +67,7 @@ export interface ShownSession {
   /** Some report of it is parked. */
   hasParked: boolean;
   /** Its current work entry. */
-  work: WorkRow | null;
+  work: ListedWork | null;
 }
 
 /** The session and what is shown with it, if it is known; null for a stub and a deleted one. */
@@ -80,7 +80,7 @@ export async function selectShownSession(
     select t.${sql.identifier(column)} from sessions t
     where t.tenant_id = sessions.tenant_id and t.id = ${tip})`;
   const current = db
-    .select()
+    .select(listedWork)
     .from(work)
     .where(sql`tenant_id = sessions.tenant_id and work_id = sessions.current_work_id`)
     .limit(1)
@@ -374,14 +374,6 @@ export async function updateTips(
   await tx.update(sessions).set({ tipSessionId: tipId }).where(hasAnyKey({ tenantId, ids }));
 }
 
-/** Opens the session's inbox. */
-export async function openSessionInbox(
-  tx: Queryable,
-  { now, ...key }: SessionKey & { now: number },
-): Promise<void> {
-  await tx.update(sessions).set({ inboxOpenedAt: now, inboxClosedAt: null }).where(hasKey(key));
-}
-
 /** How many items of the inbox are not acked; counted as far as `limit`. */
 export async function countUnreadItems(
   db: Queryable,
@@ -430,6 +422,14 @@ export async function moveUnreadItems(
     )
     select count(*)::int as found from found`);
   return rows[0]?.found ?? 0;
+}
+
+/** Takes note that unread items have moved into the session's inbox, for all who have counted it. */
+export async function countMove(tx: Queryable, key: SessionKey): Promise<void> {
+  await tx
+    .update(sessions)
+    .set({ inboxMoves: sql`${sessions.inboxMoves} + 1` })
+    .where(hasKey(key));
 }
 
 /** Leaves nothing of these sessions but a marker. */

@@ -177,18 +177,24 @@ export async function selectWakesToRepeat(
     where repeat_at <= ${now}::timestamptz order by repeat_at limit ${limit}`);
 }
 
-/** The next session with pending items in the order of their index, by one look-up. */
+/** The next session with items that ask for a wake, in the order of their index, by one look-up. */
 function nextParent(after: SQL): SQL {
   return sql`
     select i.session_id, i.tenant_id from items i
-    where i.acked_at is null and (i.session_id, i.tenant_id) > ${after}
+    where i.acked_at is null and i.wakes and (i.session_id, i.tenant_id) > ${after}
     order by i.session_id, i.tenant_id limit 1`;
 }
 
 /**
- * The next parents with unread items, in the order of the index and after `after`, each with whether
- * it has been left untold: nothing runs, nothing is intended, and something to be told of has been
- * there since before `since`. One look-up a parent, however many items it has.
+ * So many items of a parent are looked at, the newest. Readers lease the oldest first, and who lives
+ * to deliver new ones all the time tells the parent himself.
+ */
+const NEWEST_LOOKED_AT = 100;
+
+/**
+ * The next parents with items that ask for a wake, in the order of the index and after `after`, each
+ * with whether it has been left untold: nothing runs, nothing is intended, and something to be told
+ * of has been there since before `since`. What it costs does not grow with the inbox.
  */
 export async function selectUntoldParents(
   db: Queryable,
@@ -206,10 +212,14 @@ export async function selectUntoldParents(
     select p.session_id as "sessionId", p.tenant_id as "tenantId",
       coalesce(not w.pending and w.repeat_at is null, true)
         and coalesce(s.status in ('idle', 'failed') and s.deleted_at is null, false)
-        and exists (select 1 from items i where i.session_id = p.session_id
-          and i.tenant_id = p.tenant_id and i.acked_at is null and i.wakes
-          and (i.leased_until is null or i.leased_until <= ${page.now}::timestamptz)
-          and i.delivered_at <= ${page.since}::timestamptz) as "isUntold"
+        and exists (
+          select 1 from (
+            select * from items q where q.session_id = p.session_id
+              and q.tenant_id = p.tenant_id and q.acked_at is null and q.wakes
+            order by q.seq desc limit ${NEWEST_LOOKED_AT}
+          ) i
+          where (i.leased_until is null or i.leased_until <= ${page.now}::timestamptz)
+            and i.delivered_at <= ${page.since}::timestamptz) as "isUntold"
     from parents p
     left join lateral (
       select * from wakes q

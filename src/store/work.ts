@@ -5,21 +5,20 @@ import type { Channel } from '../domain/snapshot.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
 import { bytesOf, selectPage, type Page } from './page.ts';
-import { assistantTexts, sessions, work } from './schema.ts';
+import { assistantTexts, lateResults, sessions, work } from './schema.ts';
 
-export type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
+type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
-/** What may be large and no list shows. */
-const UNLISTED = ['result', 'lateResults', 'upstreamMessageId'] as const;
-
-/** An entry without it. */
-export type ListedWork = Omit<WorkRow, (typeof UNLISTED)[number]>;
+/** An entry without what may be large and no list shows. */
+export type ListedWork = Omit<WorkRow, 'result' | 'upstreamMessageId'>;
 
 /** An entry with what it has put into the inbox, as far as that has not been pruned. */
 export interface WorkDetail extends WorkRow {
   /** The whole output of its newest item; null: there is none. */
   output: string | null;
   itemSeqs: number[];
+  /** What came after its end, oldest first. */
+  lateResults: (typeof lateResults.$inferSelect)[];
 }
 
 interface WorkOf {
@@ -27,18 +26,22 @@ interface WorkOf {
   workId: string;
 }
 
-/** All columns of `work w` under their names here, and those that a list shows. */
-const columns = columnsBut();
-const listedColumns = columnsBut(...UNLISTED);
+const { result, upstreamMessageId, ...smallColumns } = getTableColumns(work);
+/** The columns that a list shows. */
+export const listedWork = smallColumns;
 
-function columnsBut(...left: string[]) {
-  const kept = Object.entries(getTableColumns(work)).filter(([field]) => !left.includes(field));
-  return sql.raw(kept.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
+/** All columns of `work w` under their names here, and those that a list shows. */
+const columns = named({ ...smallColumns, result, upstreamMessageId });
+const listedColumns = named(smallColumns);
+
+function named(fields: Record<string, { name: string }>) {
+  const all = Object.entries(fields);
+  return sql.raw(all.map(([field, column]) => `w.${column.name} as "${field}"`).join(', '));
 }
 
 /** The entry, with its whole output; null: there is none. */
 export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail | null> {
-  const rows = await db.execute<WorkDetail & Record<string, unknown>>(sql`
+  const rows = await db.execute<Omit<WorkDetail, 'lateResults'> & Record<string, unknown>>(sql`
     select ${columns}, newest.output, coalesce(every.seqs, '{}') as "itemSeqs" from work w
     left join items newest on newest.tenant_id = w.tenant_id
       and newest.source = 'work:' || w.work_id || ':' || w.revision
@@ -47,7 +50,16 @@ export async function selectWork(db: Queryable, of: WorkOf): Promise<WorkDetail 
       join items i on i.tenant_id = w.tenant_id and i.source = 'work:' || w.work_id || ':' || r
     ) every on true
     where w.tenant_id = ${of.tenantId} and w.work_id = ${of.workId}`);
-  return rows[0] ?? null;
+  const [row] = rows;
+  return row === undefined ? null : { ...row, lateResults: await selectLateResults(db, of) };
+}
+
+async function selectLateResults(db: Queryable, of: WorkOf): Promise<WorkDetail['lateResults']> {
+  return await db
+    .select()
+    .from(lateResults)
+    .where(and(eq(lateResults.tenantId, of.tenantId), eq(lateResults.workId, of.workId)))
+    .orderBy(lateResults.seq);
 }
 
 /**

@@ -113,6 +113,41 @@ describe('an inbox', () => {
     expect(new Set(waited)).toEqual(new Set(children));
     await small.stop();
   });
+
+  test.each([
+    ['once', []],
+    ['over another one', [freshId('between')]],
+  ])('takes no more either after unread items have moved into it, %s', async (_, between) => {
+    const policy = { maxPendingItems: 5_000 };
+    const replicas = [
+      await startService(database, { policy }),
+      await startService(database, { policy }),
+    ];
+    const [from, to] = [await openInbox(), await openInbox()];
+    // Each has counted, and found much room.
+    for (const replica of replicas) await deliverTo(replica, to);
+    await database.sql`
+      insert into items (tenant_id, session_id, seq, source, type, agent, title, status, output,
+        delivered_at)
+      select 'default', ${from}, nextval('item_seq'), ${from} || g, 'sub_agent', 'a', '',
+        'completed', 'x', now()
+      from generate_series(1, 4996) g`;
+    for (const [at, next] of [...between, to].entries()) {
+      const former = [from, ...between][at] ?? '';
+      const answer = await service.request('PUT', path(former), { continued_as: next });
+      expect(answer.status).toBeLessThan(300);
+    }
+    const answers = [];
+    for (let n = 0; n < 4; n += 1) {
+      for (const replica of replicas) {
+        const child = freshId('child');
+        await describeChild(replica, to, child);
+        answers.push((await reportIdle(replica, child)).status);
+      }
+    }
+    expect(answers).toEqual([204, 204, 503, 503, 503, 503, 503, 503]);
+    for (const replica of replicas) await replica.stop();
+  });
 });
 
 describe('an item', () => {

@@ -527,6 +527,52 @@ describe('a work entry', () => {
     expect(await inbox(parent)).toEqual([]);
   });
 
+  describe('with results that come too late', () => {
+    async function timedOut() {
+      const { parent, child } = pair();
+      const workId = await dispatched(parent, child);
+      await database.sql`update work set status = 'timeout', ended_at = now()
+        where work_id = ${workId}`;
+      const late = async (output: string, said: object = {}) => {
+        const answer = await report(child, { status: 'idle', output, ...said });
+        expect(answer.status).toBe(204);
+        expect(answer.headers['delivery-outcome']).toBe('already_delivered');
+      };
+      const kept = async (): Promise<string[]> =>
+        (await getWork(workId)).body.late_results.map((one: { output: string }) => one.output);
+      return { late, kept };
+    }
+
+    test('keeps equal ones once, in the order in which they came', async () => {
+      const { late, kept } = await timedOut();
+      for (const output of ['b', 'a', 'b', 'c', 'a']) await late(output);
+      expect(await kept()).toEqual(['b', 'a', 'c']);
+      await late('a', { response_id: 'r1' });
+      await late('a', { outcome: 'failed' });
+      expect(await kept()).toEqual(['b', 'a', 'c', 'a', 'a']);
+    });
+
+    test('keeps the first hundred', async () => {
+      const { late, kept } = await timedOut();
+      const outputs = Array.from({ length: 104 }, (_, n) => `late ${n}`);
+      for (const output of outputs) await late(output);
+      expect(await kept()).toEqual(outputs.slice(0, 100));
+    });
+
+    test('keeps no more than 16 MiB of them, and what still fits', async () => {
+      const { late, kept } = await timedOut();
+      const large = (n: number) => String(n).repeat(5 * 1024 * 1024);
+      for (let n = 0; n < 5; n += 1) await late(large(n));
+      await late('small');
+      expect((await kept()).map((output) => output.slice(0, 5))).toEqual([
+        '00000',
+        '11111',
+        '22222',
+        'small',
+      ]);
+    });
+  });
+
   test('is not found under an id that is none', async () => {
     expect((await getWork('subagent_0')).status).toBe(404);
     expect((await withdraw('subagent_0')).status).toBe(404);

@@ -13,6 +13,7 @@ import {
   status,
   take,
 } from '../support/steps.ts';
+import { leave } from '../support/viewers.ts';
 
 /* What meets what, over two services on one database. */
 
@@ -202,6 +203,64 @@ describe('reports, dispatches and deletes of the same sessions in opposite order
     expect([...statuses.keys()].filter((answered) => !known.includes(answered))).toEqual([]);
     expect(statuses.get(204)).toBeGreaterThan(0);
     expect(statuses.get(201)).toBeGreaterThan(0);
+  });
+});
+
+const views = (by: TestService, id: string) => by.request('POST', `${path(id)}/viewers`);
+
+async function closes(by: TestService, id: string) {
+  const attached = await views(by, id);
+  const viewer = attached.body.viewer_id;
+  return viewer === undefined ? attached : await leave(by, id, viewer, 'cli_close');
+}
+
+describe('calls of a route, and what closes, continues and deletes its sessions', () => {
+  test('do not deadlock, and are all answered', async () => {
+    const [here, there] = [await startService(database), await startService(database)];
+    const before = await countDeadlocks(database);
+    const statuses = new Map<number, number>();
+    const groups = process.env['LONG'] ? 40 : 2;
+    for (let group = 0; group < groups; group += 1) {
+      const route = freshId('route');
+      // Half of them have the route; either may have the lower id.
+      const sessions = Array.from({ length: 6 }, () => freshId('s'));
+      const of = (n: number): string => sessions[n % sessions.length] ?? '';
+      const channel = { kind: 'cli', route };
+      for (const n of [0, 2, 4]) await here.request('PUT', path(of(n)), { channel });
+      const delegates = (by: TestService, parent: string) =>
+        by.request('POST', `${path(parent)}/delegations`, {
+          tasks: [{ goal: 'g' }],
+          session_key: route,
+          max_concurrent: 1000,
+        });
+      const storm = Array.from({ length: 120 }, async (_, n) => {
+        const by = n % 2 === 0 ? here : there;
+        switch ((n >> 1) % 8) {
+          case 0:
+            return await by.request('PUT', path(of(n * 5)), { continued_as: of(n * 5 + 1) });
+          case 1:
+            return await by.request('PUT', path(of(n * 5)), { continued_as: null });
+          case 2:
+            return await (n % 16 === 4 ? closes(by, of(n + 1)) : views(by, of(n)));
+          case 3:
+            return n % 16 === 6
+              ? await by.request('DELETE', path(of(n)))
+              : await by.request('PUT', path(of(n)), { channel });
+          case 4:
+            return await reportIdle(by, of(n), { output: `turn ${n}` });
+          default:
+            return await delegates(by, of(n >> 1));
+        }
+      });
+      for (const answer of await Promise.all(storm)) {
+        statuses.set(answer.status, (statuses.get(answer.status) ?? 0) + 1);
+      }
+    }
+    await Promise.all([here.stop(), there.stop()]);
+    expect(await countDeadlocks(database)).toBe(before);
+    const known = [200, 201, 202, 204, 400, 404, 409, 503];
+    expect([...statuses.keys()].filter((answered) => !known.includes(answered))).toEqual([]);
+    expect(statuses.get(202)).toBeGreaterThan(0);
   });
 });
 

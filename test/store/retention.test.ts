@@ -1,10 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { pino } from 'pino';
+import { prune } from '../../src/operations/prune.ts';
 import { openDatabase, type Database } from '../../src/store/database.ts';
 import { deleteOldKeys } from '../../src/store/idempotency-keys.ts';
 import { deleteOldAckedItems } from '../../src/store/items.ts';
 import { deleteOldTombstones } from '../../src/store/work.ts';
 import { useDatabase } from '../support/database.ts';
+import { startService } from '../support/service.ts';
 
 const database = useDatabase();
 let db: Database;
@@ -92,6 +94,20 @@ describe('tombstones', () => {
   });
 });
 
+describe('late results', () => {
+  test('go with their entry', async () => {
+    await addWork('x1', 'gone', daysAgo(40));
+    await addWork('x2', 'gone', daysAgo(20));
+    for (const workId of ['x1', 'x2']) {
+      await database.sql`insert into late_results
+        (tenant_id, work_id, digest, seq, status, output, reported_at)
+        values ('default', ${workId}, ${Buffer.from('d')}, 1, 'completed', 'x', ${daysAgo(1)})`;
+    }
+    await pruneTombstones({ tenantId: 'default', workId: 'x' });
+    expect(await database.sql`select work_id from late_results`).toEqual([{ work_id: 'x2' }]);
+  });
+});
+
 describe('idempotency keys', () => {
   test('go after their day', async () => {
     for (const days of [0.5, 1.5, 2]) {
@@ -102,5 +118,47 @@ describe('idempotency keys', () => {
     const old = { createdBefore: NOW - DAY_MS, limit: 10 };
     expect(await db.run((tx) => deleteOldKeys(tx, old))).toBe(2);
     expect(await db.run((tx) => deleteOldKeys(tx, old))).toBe(0);
+  });
+});
+
+describe('each setting', () => {
+  const own = useDatabase();
+  const KEEP_ALL = {
+    ackedItemRetentionMs: 1000 * DAY_MS,
+    deadLetterRetentionMs: 1000 * DAY_MS,
+    tombstoneRetentionMs: 1000 * DAY_MS,
+  };
+
+  test.each([
+    ['ACKED_RETENTION_DAYS', 'ackedItemRetentionMs', ['acked item']],
+    ['DEAD_LETTER_RETENTION_DAYS', 'deadLetterRetentionMs', ['dead letter', 'marker']],
+    ['TOMBSTONE_RETENTION_DAYS', 'tombstoneRetentionMs', ['tombstone']],
+  ] as const)('%s keeps what its text says, and nothing else', async (_, setting, named) => {
+    await own.sql`truncate items, parked_reports, sessions, work cascade`;
+    await own.sql`insert into items (tenant_id, session_id, seq, source, type, agent, title, status,
+        output, delivered_at, acked_at)
+      values ('default', 'p', 1, 's', 'sub_agent', 'a', '', 'completed', 'x', now(),
+        now() - interval '3 days')`;
+    await own.sql`insert into parked_reports (tenant_id, id, child_session_id, turn, state, reason,
+        status, after_running, tries, first_at, last_at, dead_at)
+      values ('default', 'k', 'c', 1, 'dead', 'parent_gone', 'idle', false, 1, now(), now(),
+        now() - interval '3 days')`;
+    await own.sql`insert into sessions (tenant_id, id, created_at, deleted_at)
+      values ('default', 'gone', now(), now() - interval '3 days')`;
+    await own.sql`insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent,
+        title, status, created_at, ended_at)
+      values ('default', 'w', 'p', 'gone', 'a', '', 'completed', now(),
+        now() - interval '3 days')`;
+    const all = ['acked item', 'dead letter', 'marker', 'tombstone'];
+    const policy = { ...KEEP_ALL, [setting]: 2 * DAY_MS };
+    const service = await startService(own, { policy });
+    await prune(service.resources, null);
+    await service.stop();
+    const [left] = await own.sql`select
+      (select count(*)::int from items) as "acked item",
+      (select count(*)::int from parked_reports) as "dead letter",
+      (select count(*)::int from sessions) as "marker",
+      (select count(*)::int from work) as "tombstone"`;
+    expect(all.filter((what) => left?.[what] === 0)).toEqual([...named]);
   });
 });

@@ -14,13 +14,18 @@ export async function countDeadlocks(database: MigratedDatabase): Promise<number
   return row?.deadlocks ?? NaN;
 }
 
-/** How many rows and index entries have been read, by which table. */
+/** How many rows and index entries have been read, by which table, and pieces of large values. */
 export async function countReads(database: MigratedDatabase): Promise<Map<string, number>> {
   await endOtherConnections(database);
   const rows = await database.sql<{ name: string; reads: number }[]>`
     select t.relname as name, (t.seq_tup_read + coalesce(sum(i.idx_tup_read), 0))::int as reads
     from pg_stat_user_tables t left join pg_stat_user_indexes i on i.relid = t.relid
-    group by t.relid, t.relname, t.seq_tup_read`;
+    group by t.relid, t.relname, t.seq_tup_read
+    union all
+    select 'large values of ' || t.relname, coalesce(sum(i.idx_tup_read), 0)::int
+    from pg_stat_user_tables t join pg_class c on c.oid = t.relid
+    join pg_stat_all_indexes i on i.relid = c.reltoastrelid
+    group by t.relname`;
   return new Map(rows.map(({ name, reads }) => [name, reads]));
 }
 
