@@ -60,8 +60,8 @@ export async function handOutItems(
     ), handed as (
       update items i set leased_until = ${to.leasedUntil}::timestamptz,
         acked_at = ${to.ackedAt}::timestamptz, delivery_count = i.delivery_count + 1
-      from kept k
-      where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId} and i.seq = k.seq
+      where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId}
+        and i.seq = any(array(select seq from kept))
       returning ${columns}
     ), pending as (
       select count(*) filter (where ${isFree(to.now)}) as free,
@@ -89,9 +89,12 @@ export async function takeBackItems(
   await db.execute(sql`
     update items i
     set leased_until = null, acked_at = null, delivery_count = i.delivery_count - 1
-    from unnest(${sql.param(from.seqs)}::bigint[], ${sql.param(from.deliveryCounts)}::int[])
-      as h(seq, delivery_count)
-    where i.tenant_id = ${from.tenantId} and i.session_id = ${from.sessionId} and i.seq = h.seq
+    from unnest(
+      ${sql.param(from.seqs.map(() => from.tenantId))}::text[],
+      ${sql.param(from.seqs.map(() => from.sessionId))}::text[],
+      ${sql.param(from.seqs)}::bigint[], ${sql.param(from.deliveryCounts)}::int[]
+    ) as h(tenant_id, session_id, seq, delivery_count)
+    where i.tenant_id = h.tenant_id and i.session_id = h.session_id and i.seq = h.seq
       and i.delivery_count = h.delivery_count
       and i.acked_at is not distinct from ${from.ackedAt}::timestamptz`);
 }
@@ -112,9 +115,8 @@ export interface FoundItem {
 export function ackItemsOf(tx: Queryable, to: NamedItems & { now: number }): Promise<FoundItem[]> {
   return tx.execute<FoundItem & Record<string, unknown>>(sql`
     with ${lockedItems(to)}, acked as (
-      update items i set acked_at = ${to.now}::timestamptz from found f
-      where i.tenant_id = ${to.tenantId} and i.session_id = f.session_id and i.seq = f.seq
-        and f.acked_at is null)
+      update items i set acked_at = ${to.now}::timestamptz
+      where ${isAnyOf(to)} and i.seq = any(array(select seq from found where acked_at is null)))
     select f.seq, f.acked_at is not null as "wasAcked" from found f order by f.seq`);
 }
 
@@ -122,19 +124,23 @@ export function ackItemsOf(tx: Queryable, to: NamedItems & { now: number }): Pro
 export function releaseItemsOf(tx: Queryable, to: NamedItems): Promise<FoundItem[]> {
   return tx.execute<FoundItem & Record<string, unknown>>(sql`
     with ${lockedItems(to)}, released as (
-      update items i set leased_until = null from found f
-      where i.tenant_id = ${to.tenantId} and i.session_id = f.session_id and i.seq = f.seq
-        and f.acked_at is null and f.leased_until is not null)
+      update items i set leased_until = null
+      where ${isAnyOf(to)} and i.seq = any(array(
+        select seq from found where acked_at is null and leased_until is not null)))
     select f.seq, f.acked_at is not null as "wasAcked" from found f order by f.seq`);
 }
 
 /** In order, so that two who name the same items do not wait for each other. */
-function lockedItems({ tenantId, sessionIds, seqs }: NamedItems) {
+function lockedItems(named: NamedItems) {
   return sql`found as (
-    select session_id, seq, acked_at, leased_until from items
-    where tenant_id = ${tenantId} and session_id = any(${sql.param(sessionIds)}::text[])
-      and seq = any(${sql.param(seqs)}::bigint[])
-    order by session_id, seq for update)`;
+    select i.seq, i.acked_at, i.leased_until from items i
+    where ${isAnyOf(named)} and i.seq = any(${sql.param(named.seqs)}::bigint[])
+    order by i.session_id, i.seq for update)`;
+}
+
+/** Without a join: joined, an inbox may be read whole for each of the items. */
+function isAnyOf({ tenantId, sessionIds }: NamedItems) {
+  return sql`i.tenant_id = ${tenantId} and i.session_id = any(${sql.param(sessionIds)}::text[])`;
 }
 
 /**

@@ -207,12 +207,13 @@ export async function adoptChildren(
       agent_name = case when r.names then r.agent else s.agent_name end,
       title = case when r.names then r.title else s.title end
     from unnest(
+      ${sql.param(children.map(() => to.tenantId))}::text[],
       ${sql.param(children.map((c) => c.childId))}::text[],
       ${sql.param(children.map((c) => c.names !== null))}::boolean[],
       ${sql.param(children.map((c) => c.names?.agent ?? null))}::text[],
       ${sql.param(children.map((c) => c.names?.title ?? null))}::text[]
-    ) as r(id, names, agent, title)
-    where s.tenant_id = ${to.tenantId} and s.id = r.id`);
+    ) as r(tenant_id, id, names, agent, title)
+    where s.tenant_id = r.tenant_id and s.id = r.id`);
 }
 
 /** Makes new children of the parent, under ids that nobody has. */
@@ -305,10 +306,11 @@ export async function setCurrentWork(
   await tx.execute(sql`
     update sessions s set current_work_id = r.work_id, last_report = null
     from unnest(
+      ${sql.param(to.rows.map(() => to.tenantId))}::text[],
       ${sql.param(to.rows.map((r) => r.childSessionId))}::text[],
       ${sql.param(to.rows.map((r) => r.workId))}::text[]
-    ) as r(id, work_id)
-    where s.tenant_id = ${to.tenantId} and s.id = r.id`);
+    ) as r(tenant_id, id, work_id)
+    where s.tenant_id = r.tenant_id and s.id = r.id`);
 }
 
 /** The text that the children have written so far belongs to earlier turns. */
