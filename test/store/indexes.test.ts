@@ -34,6 +34,7 @@ const BYTES: Record<string, number> = {
   state: OURS,
   request_key: OURS,
   response_key: OURS,
+  digest: OURS,
 };
 
 test('every index has room for whatever may stand in its columns', async () => {

@@ -3,12 +3,11 @@ import { expect, test } from 'vitest';
 import { countReads } from '../support/counters.ts';
 import { useDatabase } from '../support/database.ts';
 import { freshId, path, reportIdle } from '../support/delivery.ts';
-import { useService } from '../support/service.ts';
+import { startService } from '../support/service.ts';
 
 /* What answers do not show is not loaded for them, however large it is. */
 
 const database = useDatabase();
-const service = useService(database);
 
 test.each([
   ['the list of work', 'GET', (parent: string) => `${path(parent)}/work`],
@@ -17,6 +16,7 @@ test.each([
   ['the children', 'GET', (parent: string) => `${path(parent)}/child_sessions`],
 ] as const)('%s does not read results', async (_, method, pathOf) => {
   const parent = freshId('parent');
+  const service = await startService(database);
   await service.request('PUT', path(parent), {});
   const call = { tasks: [{ goal: 'look' }] };
   const delegated = await service.request('POST', `${path(parent)}/delegations`, call);
@@ -28,11 +28,14 @@ test.each([
   const entry = await service.request('GET', `/v1/work/${workId}`);
   expect(entry.body.result.summary.length).toBeGreaterThan(100_000);
   expect(entry.body.late_results).toHaveLength(3);
+  await service.stop();
 
   const before = await countReads(database);
   const body = method === 'PUT' ? { title: freshId('title') } : undefined;
-  const answer = await service.request(method, pathOf(parent, child), body);
+  const another = await startService(database);
+  const answer = await another.request(method, pathOf(parent, child), body);
   expect(answer.status).toBe(200);
+  await another.stop();
   const after = await countReads(database);
   for (const table of ['work', 'late_results']) {
     const name = `large values of ${table}`;

@@ -2,8 +2,8 @@ import { expect, test } from 'vitest';
 import { sweepUntold } from '../../src/operations/wake-parents.ts';
 import { countReads } from '../support/counters.ts';
 import { useDatabase } from '../support/database.ts';
-import { freshId, path } from '../support/delivery.ts';
-import { useService } from '../support/service.ts';
+import { freshId } from '../support/delivery.ts';
+import { startService } from '../support/service.ts';
 
 /*
  * The sweep for parents that were not told looks at each of them, for ever: what lies in their
@@ -11,7 +11,6 @@ import { useService } from '../support/service.ts';
  */
 
 const database = useDatabase();
-const service = useService(database);
 const STORED = 3_000;
 const PASSES = 60;
 
@@ -26,9 +25,8 @@ const kinds = {
 
 test.each(Object.entries(kinds))('the sweep does not read an inbox of %s', async (_, columns) => {
   const parent = freshId('parent');
-  await service.request('PUT', `${path(parent)}/inbox`);
-  // Plans are made now, and kept.
-  await sweepUntold(service.resources, null);
+  await database.sql`
+    insert into sessions (tenant_id, id, created_at) values ('default', ${parent}, now())`;
   const rows = Array.from({ length: STORED }, (__, n) => ({
     tenant_id: 'default',
     session_id: parent,
@@ -44,7 +42,9 @@ test.each(Object.entries(kinds))('the sweep does not read an inbox of %s', async
   }));
   await database.sql`insert into items ${database.sql(rows)}`;
   const before = await countReads(database);
+  const service = await startService(database);
   for (let n = 1; n <= PASSES; n += 1) await sweepUntold(service.resources, null);
+  await service.stop();
   const after = await countReads(database);
   const reads = [...after].map(([table, count]) => [table, count - (before.get(table) ?? 0)]);
   // To read it all in each pass would be PASSES times as many.
