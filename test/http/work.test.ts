@@ -502,6 +502,22 @@ describe('a list of work', () => {
   });
 });
 
+/** A turn that has timed out, and what its child reports all the same. */
+async function timedOut() {
+  const { parent, child } = pair();
+  const workId = await dispatched(parent, child);
+  await database.sql`update work set status = 'timeout', ended_at = now()
+    where work_id = ${workId}`;
+  const late = async (output: string, said: object = {}) => {
+    const answer = await report(child, { status: 'idle', output, ...said });
+    expect(answer.status).toBe(204);
+    expect(answer.headers['delivery-outcome']).toBe('already_delivered');
+  };
+  const kept = async (): Promise<string[]> =>
+    (await getWork(workId)).body.late_results.map((one: { output: string }) => one.output);
+  return { late, kept };
+}
+
 describe('a work entry', () => {
   test('shows the newest output and all items of a turn that went on', async () => {
     const parent = freshId('parent');
@@ -528,21 +544,6 @@ describe('a work entry', () => {
   });
 
   describe('with results that come too late', () => {
-    async function timedOut() {
-      const { parent, child } = pair();
-      const workId = await dispatched(parent, child);
-      await database.sql`update work set status = 'timeout', ended_at = now()
-        where work_id = ${workId}`;
-      const late = async (output: string, said: object = {}) => {
-        const answer = await report(child, { status: 'idle', output, ...said });
-        expect(answer.status).toBe(204);
-        expect(answer.headers['delivery-outcome']).toBe('already_delivered');
-      };
-      const kept = async (): Promise<string[]> =>
-        (await getWork(workId)).body.late_results.map((one: { output: string }) => one.output);
-      return { late, kept };
-    }
-
     test('keeps equal ones once, in the order in which they came', async () => {
       const { late, kept } = await timedOut();
       for (const output of ['b', 'a', 'b', 'c', 'a']) await late(output);
@@ -561,8 +562,7 @@ describe('a work entry', () => {
 
     test('keeps no more than 16 MiB of them, and what still fits', async () => {
       const { late, kept } = await timedOut();
-      const large = (n: number) => String(n).repeat(5 * 1024 * 1024);
-      for (let n = 0; n < 5; n += 1) await late(large(n));
+      for (let n = 0; n < 5; n += 1) await late(String(n).repeat(5 * 1024 * 1024));
       await late('small');
       expect((await kept()).map((output) => output.slice(0, 5))).toEqual([
         '00000',

@@ -9,6 +9,9 @@ import { startService } from '../support/service.ts';
 
 const database = useDatabase();
 
+/** Does not become small by compression. */
+const large = () => randomBytes(100_000).toString('base64');
+
 test.each([
   ['the list of work', 'GET', (parent: string) => `${path(parent)}/work`],
   ['the session', 'GET', (_: string, child: string) => path(child)],
@@ -21,7 +24,6 @@ test.each([
   const call = { tasks: [{ goal: 'look' }] };
   const delegated = await service.request('POST', `${path(parent)}/delegations`, call);
   const { child_session_id: child, work_id: workId } = delegated.body.tasks[0];
-  const large = () => randomBytes(100_000).toString('base64');
   await reportIdle(service, child, { output: large() });
   await database.sql`update work set status = 'timeout' where work_id = ${workId}`;
   for (let n = 0; n < 3; n += 1) await reportIdle(service, child, { output: large() });
