@@ -78,11 +78,19 @@ interface Signals {
   second: Promise<NodeJS.Signals>;
 }
 
+/** npm passes on the Ctrl-C that the terminal has sent to its children already. */
+const PASSED_ON_WITHIN_MS = 300;
+
 /** The signals to stop, from now on; a third one changes nothing. */
 function receiveSignals(): Signals {
   const awaited: ((name: NodeJS.Signals) => void)[] = [];
   const next = () => new Promise<NodeJS.Signals>((resolve) => awaited.push(resolve));
-  const onSignal = (name: NodeJS.Signals) => awaited.shift()?.(name);
+  let receivedAt = -Infinity;
+  const onSignal = (name: NodeJS.Signals) => {
+    const isPassedOn = performance.now() < receivedAt + PASSED_ON_WITHIN_MS;
+    receivedAt = performance.now();
+    if (!isPassedOn) awaited.shift()?.(name);
+  };
   process.on('SIGTERM', onSignal);
   process.on('SIGINT', onSignal);
   return { first: next(), second: next() };

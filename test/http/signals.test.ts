@@ -2,6 +2,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { once } from 'node:events';
+import { setTimeout as pause } from 'node:timers/promises';
 import { createServer, type AddressInfo } from 'node:net';
 import postgres from 'postgres';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -37,10 +38,18 @@ describe('with a PostgreSQL of its own, the process', () => {
     const server = await serverOf(dataDir);
     service.signal(first);
     await service.said('stopping');
+    // Not at once: that would be the first one, passed on by npm.
+    await pause(500);
     const ended = await service.kill(second);
     expect(ended).toMatchObject({ code: 1, signal: null, stderr: '' });
     expect(await processIdentity(server.pid)).toBeUndefined();
     await service.said(CUT_OFF);
+  });
+
+  test('takes a Ctrl-C that npm passes on once more for one', async () => {
+    const service = await startProcess({ env: { DATA_DIR: dataDir } });
+    service.signal('SIGINT');
+    expect(await service.kill('SIGINT')).toMatchObject({ code: 0, signal: null, stderr: '' });
   });
 
   test('stops it when the grace is over', async () => {
