@@ -38,4 +38,21 @@ async function endOtherConnections({ sql }: MigratedDatabase): Promise<void> {
   while ((await sql`select 1 from pg_stat_activity where pid = any(${pids})`).length > 0) {
     await pause(5);
   }
+  // A backend closes its connection after it has left that list, as its process ends; the services
+  // of this process must have seen it before they are asked anything.
+  for (const pid of pids) await untilGone(pid);
+  for (let turns = 0; turns < 5; turns += 1) await new Promise(setImmediate);
+}
+
+/** Waits for the process to end, where the server runs on this machine; for a second at most. */
+async function untilGone(pid: number): Promise<void> {
+  for (let tries = 0; tries < 200 && isRunning(pid); tries += 1) await pause(5);
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
 }
