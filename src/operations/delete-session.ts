@@ -6,6 +6,8 @@ import {
   deleteItemsOf,
   deleteResponsesOf,
   deleteWorkOf,
+} from '../store/deleted-sessions.ts';
+import {
   lockSessions,
   markSessionsDeleted,
   planAnew,

@@ -9,6 +9,7 @@ import {
 } from '../domain/snapshot.ts';
 import type { Resources } from '../resources.ts';
 import type { Queryable } from '../store/database.ts';
+import { setDeadLettersApart } from '../store/deleted-sessions.ts';
 import { setInboxOpened } from '../store/inboxes.ts';
 import {
   countMove,
@@ -23,7 +24,6 @@ import {
   selectPredecessors,
   selectSession,
   selectShownSession,
-  setDeadLettersApart,
   updateSnapshot,
   updateTips,
   type SessionKey,
