@@ -29,7 +29,12 @@ export interface DispatchedChild {
   agentName: string | null;
   subAgentName: string | null;
   /** The current entry. */
-  work: { status: WorkStatus; resultDigest: string | null } | null;
+  work: {
+    status: WorkStatus;
+    resultDigest: string | null;
+    /** The newest message that upstream was seen to have of its turns. */
+    upstreamMessageId: string | null;
+  } | null;
   /** A result of it is parked. */
   hasParked: boolean;
 }
@@ -51,6 +56,8 @@ export type DispatchDecision =
       title: string;
       /** Of the last result of the turn before. */
       formerDigest: string | null;
+      /** What upstream had before: no text of the new turn. */
+      upstreamMessageId: string | null;
       adoption: Adoption | null;
       opensInbox: boolean;
     };
@@ -140,6 +147,7 @@ export function decideDispatch(
     kind: 'dispatch',
     ...namesOf(request, child),
     formerDigest: child.work?.resultDigest ?? null,
+    upstreamMessageId: child.work?.upstreamMessageId ?? null,
     adoption,
     opensInbox,
   };

@@ -10,7 +10,6 @@ import {
 import {
   lockSessions,
   markSessionsDeleted,
-  planAnew,
   selectDeepestOfTree,
   type SessionKey,
 } from '../store/sessions.ts';
@@ -41,10 +40,7 @@ export async function deleteSession(resources: Resources, key: SessionKey): Prom
   const tree = { ...key, limit: SESSIONS_AT_A_TIME };
   await forgetCalls(resources, key);
   for (;;) {
-    const ids = await resources.database.transaction(async (tx) => {
-      await planAnew(tx);
-      return await selectDeepestOfTree(tx, tree);
-    });
+    const ids = await resources.database.run((db) => selectDeepestOfTree(db, tree));
     if (ids.length === 0) return;
     await emptyInboxes(resources, key.tenantId, ids);
     const { deleted, calls } = await deletePart(resources, key, tree);
@@ -66,7 +62,6 @@ async function forgetCalls(
   { tenantId, sessionId }: SessionKey,
 ): Promise<void> {
   const calls = await resources.database.transaction(async (tx) => {
-    await planAnew(tx);
     await lockSessions(tx, { tenantId, ids: [sessionId] });
     return await deleteCallsOf(tx, { tenantId, ids: [sessionId], ofContinued: 'none' });
   });
@@ -81,10 +76,7 @@ async function emptyInboxes(resources: Resources, tenantId: string, ids: string[
   const some = { tenantId, ids, limit: ITEMS_AT_A_TIME };
   let found: number;
   do {
-    found = await resources.database.transaction(async (tx) => {
-      await planAnew(tx);
-      return await deleteItemsOf(tx, some);
-    });
+    found = await resources.database.transaction((tx) => deleteItemsOf(tx, some));
   } while (found > 0);
 }
 
@@ -98,7 +90,6 @@ async function deletePart(
   const ended = new Set<string>();
   for (let tries = 0; tries < TRIES_MAX; tries += 1) {
     const part = await resources.database.transaction(async (tx) => {
-      await planAnew(tx);
       const touched = await selectDeepestOfTree(tx, tree);
       await lockSessions(tx, { tenantId, ids: touched });
       const ids = await selectDeepestOfTree(tx, tree);

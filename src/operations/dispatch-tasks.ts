@@ -262,6 +262,7 @@ async function begin(
     agent: decision.agent,
     title: decision.title,
     formerDigest: decision.formerDigest,
+    upstreamMessageId: decision.upstreamMessageId,
     task,
   }));
   await insertDispatchedWork(tx, { ...of, ...clocksOf(terms, now), createdAt: now, rows });

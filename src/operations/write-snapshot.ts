@@ -18,7 +18,6 @@ import {
   insertStubs,
   lockSessions,
   moveUnreadItems,
-  planAnew,
   recreateSession,
   selectAncestry,
   selectPredecessors,
@@ -272,7 +271,6 @@ async function moveToNewTip(tx: Queryable, { write, family }: Application): Prom
     await updateTips(tx, { tenantId, ids: predecessorIds, tipId: newTip.id });
   }
   if (oldTip.id === newTip.id) return;
-  await planAnew(tx);
   const some = {
     tenantId,
     fromId: oldTip.id,

@@ -143,7 +143,7 @@ const PARAMETERS_MAX = 65_533;
 
 /**
  * Every statement is over a few keys: planned on tables that are empty or small, it would read them
- * whole, row by row of what it is about, and be kept so (seconds of stall on a fresh database).
+ * whole, row by row of what it is about.
  */
 const planning = {
   enable_seqscan: 'off',
@@ -153,8 +153,16 @@ const planning = {
   jit: 'off',
 };
 
-/** For each array length anew, the ingest's large plans cost more than they are worth. */
+/**
+ * In a table of a few rows any index will do, also one that only leads to all of the tenant: a plan
+ * that is kept reads as much when there are thousands, until the next ANALYZE. So plans are made for
+ * each call, which takes 0.1 ms on average.
+ */
+const poolPlanning = { ...planning, plan_cache_mode: 'force_custom_plan' };
+
+/** The ingest's plans are large (4 ms a batch): these are kept, but not for long. */
 const lanePlanning = { ...planning, plan_cache_mode: 'force_generic_plan' };
+const LANE_PLANS_MS = 1_000;
 
 /** Prepares access to the database, connecting when first needed; throws on a URL it cannot read. */
 export function openDatabase(options: DatabaseOptions): Database {
@@ -193,7 +201,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   });
   const pool = openPool({
     size: options.poolSize ?? 10,
-    connect: () => connect({ ...timeouts, ...planning }),
+    connect: () => connect({ ...timeouts, ...poolPlanning }),
     watchdog,
   });
   const lanes = openPool({
@@ -290,9 +298,10 @@ export function openDatabase(options: DatabaseOptions): Database {
         lanes,
         once,
         async (connection, progress) =>
-          await inTransaction(connection, progress, ({ scope, commit }) =>
-            work({ sql: laneSql(connection, scope), commit }),
-          ),
+          await inTransaction(connection, progress, ({ scope, commit }) => {
+            forgetOldPlans(connection);
+            return work({ sql: laneSql(connection, scope), commit });
+          }),
       ),
 
     listen: async (channel, onMessage, onGap) => {
@@ -399,6 +408,16 @@ async function pauseBeforeRetry(
   await pause(milliseconds, undefined, { signal: deadline }).catch(() => {
     throw failure;
   });
+}
+
+const plannedAt = new WeakMap<Connection, number>();
+
+/** Not awaited: it goes out with BEGIN, and where it fails all else of the transaction does. */
+function forgetOldPlans(connection: Connection): void {
+  const now = performance.now();
+  if (now - (plannedAt.get(connection) ?? connection.openedAt) < LANE_PLANS_MS) return;
+  plannedAt.set(connection, now);
+  connection.sql.unsafe('discard plans').catch(() => {});
 }
 
 /** While it is open statements may be sent; afterwards the connection may be someone else's. */

@@ -285,14 +285,6 @@ export async function selectDeepestOfTree(
 
 // ---- locking
 
-/**
- * Has the statements of this transaction planned for the tables as they are. Kept plans may be from
- * a time when there was next to nothing in them, and then read them whole for each of many rows.
- */
-export async function planAnew(tx: Queryable): Promise<void> {
-  await tx.execute(sql`set local plan_cache_mode = force_custom_plan`);
-}
-
 /** Makes stubs of those that were never named, in id order; answers which it made. */
 export async function insertStubs(
   tx: Queryable,

@@ -148,7 +148,8 @@ export async function loadDispatchedChildren(
       'agentName', c.agent_name,
       'subAgentName', c.sub_agent_name,
       'work', case when w.work_id is not null then
-        json_build_object('status', w.status, 'resultDigest', w.result_digest) end,
+        json_build_object('status', w.status, 'resultDigest', w.result_digest,
+          'upstreamMessageId', w.upstream_message_id) end,
       'hasParked', exists (
         select 1 from parked_reports k where k.tenant_id = c.tenant_id
           and k.child_session_id = c.id and k.state = 'parked')) as child
@@ -246,6 +247,7 @@ export interface DispatchedRow {
   agent: string;
   title: string;
   formerDigest: string | null;
+  upstreamMessageId: string | null;
   task: {
     delegationId: string;
     unitId: string;
@@ -279,23 +281,21 @@ export async function insertDispatchedWork(
     select ${to.tenantId}, r.work_id, ${to.parentSessionId}, r.child_id, r.agent, r.title,
       ${to.createdBy}, 'launching', ${to.createdAt}::timestamptz, ${to.deadlineAt}::timestamptz,
       ${to.childTimeoutMs}::bigint, ${stall}::jsonb, ${to.dueAt}::timestamptz, r.former_digest,
-      (select w.upstream_message_id from work w
-        where w.tenant_id = ${to.tenantId} and w.work_id = (select s.current_work_id
-          from sessions s where s.tenant_id = ${to.tenantId} and s.id = r.child_id)),
-      r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
+      r.upstream_message_id, r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
     from unnest(
       ${sql.param(rows.map((r) => r.workId))}::text[],
       ${sql.param(rows.map((r) => r.childSessionId))}::text[],
       ${sql.param(rows.map((r) => r.agent))}::text[],
       ${sql.param(rows.map((r) => r.title))}::text[],
       ${sql.param(rows.map((r) => r.formerDigest))}::text[],
+      ${sql.param(rows.map((r) => r.upstreamMessageId))}::text[],
       ${sql.param(rows.map((r) => r.task?.delegationId ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.unitId ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.taskIndex ?? null))}::int[],
       ${sql.param(rows.map((r) => r.task?.goal ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.model ?? null))}::text[]
-    ) as r(work_id, child_id, agent, title, former_digest, delegation_id, unit_id, task_index, goal,
-      model)`);
+    ) as r(work_id, child_id, agent, title, former_digest, upstream_message_id, delegation_id,
+      unit_id, task_index, goal, model)`);
 }
 
 /** Makes the entries their children's current ones: new turns, in which any report is a new one. */

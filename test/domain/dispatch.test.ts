@@ -38,8 +38,8 @@ function decide({
   return decideDispatch(names, { ...PARENT, ...parent }, { ...CHILD, ...child }, parentDescends);
 }
 
-const ended = { status: 'completed' as const, resultDigest: 'd1' };
-const live = { status: 'running' as const, resultDigest: null };
+const ended = { status: 'completed' as const, resultDigest: 'd1', upstreamMessageId: 'm1' };
+const live = { status: 'running' as const, resultDigest: null, upstreamMessageId: null };
 
 describe('a dispatch', () => {
   test('to an idle child of the parent begins a turn', () => {
@@ -48,13 +48,15 @@ describe('a dispatch', () => {
       agent: 'coder',
       title: '',
       formerDigest: null,
+      upstreamMessageId: null,
       adoption: null,
       opensInbox: false,
     });
   });
 
-  test('remembers the last result of the turn before', () => {
-    expect(decide({ child: { work: ended } })).toMatchObject({ formerDigest: 'd1' });
+  test('remembers the last result of the turn before, and what upstream had of it', () => {
+    const decision = decide({ child: { work: ended } });
+    expect(decision).toMatchObject({ formerDigest: 'd1', upstreamMessageId: 'm1' });
   });
 
   test('opens an inbox that was never opened', () => {
@@ -90,7 +92,9 @@ describe('a dispatch', () => {
   });
 
   test.each([...ENDED_STATUSES])('follows work that is %s', (status) => {
-    expect(decide({ child: { work: { status, resultDigest: null } } }).kind).toBe('dispatch');
+    expect(
+      decide({ child: { work: { status, resultDigest: null, upstreamMessageId: null } } }).kind,
+    ).toBe('dispatch');
   });
 });
 
@@ -124,7 +128,7 @@ describe('a dispatch is refused', () => {
   test.each([
     ...LIVE_STATUSES.map((status) => ({
       why: `the child's work is ${status}`,
-      given: { child: { work: { status, resultDigest: null } } },
+      given: { child: { work: { status, resultDigest: null, upstreamMessageId: null } } },
       reason: 'child_busy',
     })),
     {

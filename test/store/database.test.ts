@@ -643,7 +643,7 @@ describe('a lane', () => {
     expect(proxy.packets() - before).toBe(3);
   });
 
-  test('is held to index plans as all else, and to generic ones', async () => {
+  test('is held to index plans as all else, and to generic ones where that plans each call', async () => {
     const names = sql.raw(
       `'plan_cache_mode', 'enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit'`,
     );
@@ -665,7 +665,35 @@ describe('a lane', () => {
       db.execute<{ setting: string }>(sql`
       select setting from pg_settings where name in (${names}) order by name`),
     );
-    expect(inPool.map((row) => row.setting)).toEqual(['off', 'off', 'off', 'off', 'auto']);
+    expect(inPool.map((row) => row.setting)).toEqual([
+      'off',
+      'off',
+      'off',
+      'off',
+      'force_custom_plan',
+    ]);
+  });
+
+  test('does not keep plans that were made when there was little', async () => {
+    await server.admin`create table growing (tenant text, id int, owner int,
+      primary key (tenant, id), unique (tenant, owner))`;
+    await server.admin`vacuum growing`;
+    database = open({ lanes: 1 });
+    const countFetched = async () =>
+      await database.lane(async ({ sql: send }) => {
+        const fetched = async () => {
+          const [row] = await send`
+            select idx_tup_fetch::int as n from pg_stat_xact_user_tables where relname = 'growing'`;
+          return Number(row?.['n']);
+        };
+        const before = await fetched();
+        await send`select 1 from growing where tenant = ${'t'} and id = ${7}`;
+        await send`select 1 from growing where tenant = ${'t'} and owner = ${7}`;
+        return (await fetched()) - before;
+      });
+    expect(await countFetched()).toBe(0);
+    await server.admin`insert into growing select 't', n, n from generate_series(1, 2000) n`;
+    await expect.poll(countFetched, { timeout: 10_000 }).toBe(2);
   });
 
   test('that fails leaves no transaction and nothing written', async () => {
