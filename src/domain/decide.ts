@@ -15,7 +15,7 @@ import { FAILED_WITHOUT_TEXT, outputAtHand, resolveOutput, textOnceMore } from '
 import { changed, changeOf } from './session-change.ts';
 import { isTerminal } from './session.ts';
 import { isBlank } from './text.ts';
-import { judge, mayAddSomething } from './turn.ts';
+import { judgeResult, mayAddSomething } from './turn.ts';
 import { isLive, type EndedStatus, type LiveStatus } from './work.ts';
 
 /*
@@ -173,7 +173,7 @@ function decideResult(
   const { output } = resolved;
   const status = endedStatus(report, turn.work);
   const shown = output ?? (status === 'failed' ? FAILED_WITHOUT_TEXT : '');
-  const verdict = judge(turn, {
+  const verdict = judgeResult(turn, {
     status,
     output: shown,
     responseId,

@@ -131,7 +131,7 @@ export type Ending =
   | { as: Extract<EndedStatus, 'cancelled'>; graceMs: number };
 
 /** What is to be done with a live entry now; safe to ask at any time, and as often as you like. */
-export function judge(
+export function judgeClocks(
   work: LiveWork,
   heartbeats: Heartbeats | null,
   seen: Watch,

@@ -42,7 +42,7 @@ export type Verdict =
   | { kind: 'late' };
 
 /** Which of these the result is. */
-export function judge(turn: Turn, result: Result): Verdict {
+export function judgeResult(turn: Turn, result: Result): Verdict {
   const { work } = turn;
   if (work === null) return { kind: 'first' };
   if (isLive(work.status)) {

@@ -2,7 +2,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import type { Resources } from '../resources.ts';
 import { selectEndedCalls } from '../store/delegations.ts';
 import { selectInboxesWorthALook } from '../store/items.ts';
-import { notifyWakeup, WAKEUP_CHANNEL, WAKEUP_PAYLOAD_MAX_BYTES } from '../store/wakeups.ts';
+import { notifyReplicas, REPLICAS_CHANNEL, PAYLOAD_MAX_BYTES } from '../store/notify.ts';
 import type { InboxKey, InboxWaiters } from './inbox-waiters.ts';
 import { SESSION_HASH_LENGTH, sessionHash } from './session-hash.ts';
 
@@ -47,7 +47,7 @@ export function announceChanged(resources: Resources, sessions: readonly InboxKe
 export function hearAnnouncements(resources: Resources): Promise<{ stop(): Promise<void> }> {
   const { waiters, streams } = resources;
   return resources.database.listen(
-    WAKEUP_CHANNEL,
+    REPLICAS_CHANNEL,
     (payload) => {
       if (payload === LOOK_EVERYWHERE) return wakeEveryone(resources);
       for (let at = 0; at < payload.length; at += ENTRY_LENGTH) {
@@ -100,11 +100,11 @@ function tellReplicas(
 async function send(resources: Resources, outbox: Set<string>): Promise<void> {
   while (outbox.size > 0) {
     await pause(GATHER_MS, undefined, { ref: false });
-    const fits = outbox.size * ENTRY_LENGTH <= WAKEUP_PAYLOAD_MAX_BYTES;
+    const fits = outbox.size * ENTRY_LENGTH <= PAYLOAD_MAX_BYTES;
     const payload = fits ? [...outbox].join('') : LOOK_EVERYWHERE;
     outbox.clear();
     try {
-      await resources.database.run((db) => notifyWakeup(db, payload));
+      await resources.database.run((db) => notifyReplicas(db, payload));
     } catch (error) {
       resources.log.debug({ err: error }, 'other replicas could not be told of what is new');
     }

@@ -9,7 +9,7 @@ import {
 import { INTERRUPTED_OUTPUT } from '../domain/item-text.ts';
 import {
   isLeaseOver,
-  judge,
+  judgeClocks,
   watch,
   type Ending,
   type Judgement,
@@ -110,7 +110,7 @@ async function judgeDueWork(resources: Resources, seen: Watch, now: number): Pro
   const stalls: StallingEntry[] = [];
   const ends: End[] = [];
   for (const entry of due) {
-    const judgement = judge(entry.work, entry.heartbeats, seen, now);
+    const judgement = judgeClocks(entry.work, entry.heartbeats, seen, now);
     switch (judgement.kind) {
       case 'wait':
         waits.push({ ...entry, dueAt: judgement.dueAt });

@@ -229,7 +229,7 @@ export function openDatabase(options: DatabaseOptions): Database {
         try {
           return await performOnce(from, deadline.signal, progress, attempt);
         } catch (error) {
-          const failure = judge(error, progress);
+          const failure = judgeFailure(error, progress);
           if (failure.readOnly) watchdog.suspect();
           if (failure.next === 'reconnect' && mayReconnect) {
             mayReconnect = false;
@@ -354,7 +354,7 @@ interface Failure {
   readOnly?: boolean;
 }
 
-function judge(error: unknown, progress: Progress): Failure {
+function judgeFailure(error: unknown, progress: Progress): Failure {
   const cause = bare(error);
   const again = progress.started && !progress.mayHaveHappened;
 
@@ -388,7 +388,7 @@ function judge(error: unknown, progress: Progress): Failure {
     }
   }
   if (isConnectionError(cause)) {
-    return judge(new StorageUnavailable('unreachable', { cause }), progress);
+    return judgeFailure(new StorageUnavailable('unreachable', { cause }), progress);
   }
   return { error: cause };
 }

@@ -5,7 +5,7 @@ import {
   firstDueAt,
   isLeaseOver,
   isProgress,
-  judge,
+  judgeClocks,
   watch,
   type Beat,
   type Heartbeats,
@@ -52,7 +52,7 @@ const seen = (uninterruptedSince: number, now: number): Watch => ({
 
 /** What is decided that many seconds after the dispatch. */
 function judged(entry: LiveWork, heartbeats: Heartbeats | null, seconds: number): Judgement {
-  return judge(entry, heartbeats, seen(at(-1_000), at(seconds)), at(seconds));
+  return judgeClocks(entry, heartbeats, seen(at(-1_000), at(seconds)), at(seconds));
 }
 
 describe('progress', () => {
@@ -296,7 +296,7 @@ describe('work that is cancelled', () => {
 describe('a clock whose start lies ahead', () => {
   const entry = work({ stall: STALL });
   const ahead = (byMs: number) =>
-    judge(entry, beats({ progressAt: at(0) + byMs }), seen(at(-400), at(0)), at(0));
+    judgeClocks(entry, beats({ progressAt: at(0) + byMs }), seen(at(-400), at(0)), at(0));
 
   it('has just begun if another replica may have written it', () => {
     for (const byMs of [0, 1, GAP, 2 * GAP]) {
@@ -444,7 +444,7 @@ function world(settings: Settings) {
     verdict(): Act | null {
       const now = clock();
       if (hasEnded()) return null;
-      const judgement = judge(entry, heartbeats, watch(stored, now, gap), now);
+      const judgement = judgeClocks(entry, heartbeats, watch(stored, now, gap), now);
       return judgement.kind === 'wait' ? null : judgement;
     },
     isDue: () => dueAt !== null && dueAt <= clock(),
@@ -454,7 +454,7 @@ function world(settings: Settings) {
       stored = watch(stored, now, gap);
       if (stored.clockWentBack && dueAt !== null) dueAt = Math.min(dueAt, now);
       if (hasEnded() || dueAt === null || dueAt > now) return;
-      const judgement = judge(entry, heartbeats, stored, now);
+      const judgement = judgeClocks(entry, heartbeats, stored, now);
       if (judgement.kind === 'wait') {
         expect(judgement.dueAt === null || judgement.dueAt > now).toBe(true);
         dueAt = judgement.dueAt;

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { judge, mayAddSomething, type Result, type Turn } from '../../src/domain/turn.ts';
+import { judgeResult, mayAddSomething, type Result, type Turn } from '../../src/domain/turn.ts';
 import { isBlank } from '../../src/domain/text.ts';
 import { ENDED_STATUSES, LIVE_STATUSES, type EndedStatus } from '../../src/domain/work.ts';
 import { aWork, deliveredWork, digest } from './situations.ts';
@@ -55,11 +55,13 @@ describe('the first result of a turn', () => {
       aResult('', { digest: null }),
     ],
   ])('is one %s', (_what, turn, result) => {
-    expect(judge(turn, result)).toEqual({ kind: 'first' });
+    expect(judgeResult(turn, result)).toEqual({ kind: 'first' });
   });
 
   test('is provisional where it may be the former turn’s last one, late', () => {
-    expect(judge(aTurn({ work: dispatchedAnew }), aResult('one'))).toEqual({ kind: 'provisional' });
+    expect(judgeResult(aTurn({ work: dispatchedAnew }), aResult('one'))).toEqual({
+      kind: 'provisional',
+    });
   });
 });
 
@@ -140,7 +142,7 @@ describe('a result after the first', () => {
       aResult('zero', { responseId: 'r0' }),
     ],
   ])('is a repeat: %s', (_what, turn, result) => {
-    expect(judge(turn, result)).toEqual({ kind: 'repeat' });
+    expect(judgeResult(turn, result)).toEqual({ kind: 'repeat' });
   });
 
   test.each<Case>([
@@ -224,7 +226,7 @@ describe('a result after the first', () => {
       aResult(''),
     ],
   ])('follows: %s', (_what, turn, result) => {
-    expect(judge(turn, result)).toEqual({ kind: 'follow_up' });
+    expect(judgeResult(turn, result)).toEqual({ kind: 'follow_up' });
   });
 
   test.each<EndedStatus>(['cancelled', 'interrupted', 'stalled', 'timeout'])(
@@ -232,7 +234,7 @@ describe('a result after the first', () => {
     (status) => {
       for (const ranSince of [false, true]) {
         const turn = aTurn({ work: aWork({ status }), ranSince });
-        expect(judge(turn, aResult('two', { responseId: 'r2' }))).toEqual({ kind: 'late' });
+        expect(judgeResult(turn, aResult('two', { responseId: 'r2' }))).toEqual({ kind: 'late' });
       }
     },
   );
@@ -275,7 +277,7 @@ describe('every turn', () => {
     fc.assert(
       fc.property(turns, results, (turn, result) => {
         fc.pre(!mayAddSomething(turn));
-        expect(judge(turn, result)).toEqual({ kind: 'repeat' });
+        expect(judgeResult(turn, result)).toEqual({ kind: 'repeat' });
       }),
     );
   });
@@ -285,7 +287,7 @@ describe('every turn', () => {
       fc.property(turns, results, (turn, result) => {
         const isOpen =
           turn.work === null || LIVE_STATUSES.some((status) => status === turn.work?.status);
-        const { kind } = judge(turn, result);
+        const { kind } = judgeResult(turn, result);
         expect(kind === 'first' || kind === 'provisional').toBe(isOpen);
         if (isOpen) expect(mayAddSomething(turn)).toBe(true);
       }),
@@ -300,7 +302,7 @@ describe('every turn', () => {
         const equal = { resultDigest: digest(status, output), awaitsText: isBlank(output) };
         const responseId = isNamed ? work.resultResponseId : null;
         const result = aResult(output, { status, responseId });
-        expect(judge({ ...turn, work: { ...work, ...equal } }, result).kind).toBe('repeat');
+        expect(judgeResult({ ...turn, work: { ...work, ...equal } }, result).kind).toBe('repeat');
       }),
     );
   });

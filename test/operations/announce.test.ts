@@ -47,7 +47,7 @@ describe('what is announced here', () => {
   test('is said in few messages, however much it is', async () => {
     const heard: string[] = [];
     const ears = await there.resources.database.listen(
-      'subagent_inbox_wakeup',
+      'subagent_inbox_news',
       (payload) => heard.push(payload),
       () => {},
     );

@@ -55,7 +55,7 @@ describe('code', () => {
 
   test('notifies other replicas in one place', () => {
     const notifying = sources.filter(({ text }) => text.includes('pg_notify'));
-    expect(notifying.map(({ file }) => file)).toEqual(['src/store/wakeups.ts']);
+    expect(notifying.map(({ file }) => file)).toEqual(['src/store/notify.ts']);
   });
 
   test('runs every test', () => {
