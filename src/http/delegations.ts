@@ -12,18 +12,17 @@ import {
 import type { Resources } from '../resources.ts';
 import { jsonBody, readBody } from './body.ts';
 import {
-  delegationBody,
   delegationOut,
   dispatchedOut,
   inlineOut,
   inlineRunningOut,
   listedDelegationOut,
-  orderOf,
   renderDelegation,
   renderListedDelegation,
   renderResults,
   renderUnits,
-} from './delegations-wire.ts';
+} from './delegation-answers.ts';
+import { delegationBody, orderOf } from './delegation-requests.ts';
 import { idempotencyHeader, idempotencyKeyOf, idempotencyReplayed } from './idempotency-key.ts';
 import { preferenceApplied, preferHeader, preferredWait, WAIT_MAX_SECONDS } from './prefer.ts';
 import { createRouter, type Env } from './router.ts';

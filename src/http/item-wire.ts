@@ -4,7 +4,7 @@ import { delegationText, displayText, taskFailedText } from '../domain/delegatio
 import { itemId } from '../domain/item-id.ts';
 import { EMPTY_INBOX, subAgentText } from '../domain/item-text.ts';
 import type { ItemRow } from '../operations/list-items.ts';
-import { stallFields, taskResultOut } from './delegations-wire.ts';
+import { stallFields, taskResultOut } from './delegation-answers.ts';
 import { instant, instantOut } from './wire.ts';
 
 /** What every item has. */

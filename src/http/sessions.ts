@@ -11,7 +11,7 @@ import type { Resources } from '../resources.ts';
 import { jsonBody, readBody } from './body.ts';
 import { createRouter, type Env } from './router.ts';
 import {
-  clampedWhole,
+  maxConcurrent,
   keyOrEmpty,
   instant,
   instantOrNull,
@@ -27,9 +27,6 @@ import {
   title,
 } from './wire.ts';
 import { renderWork, workOut } from './work-wire.ts';
-
-/** A parent that runs more calls at once than this has no limit worth the name. */
-const MAX_CONCURRENT_MAX = 10_000;
 
 const channelIn = z
   .object({
@@ -53,7 +50,7 @@ const snapshotBody = z.object({
   workspace: title.nullish(),
   runner_id: keyOrEmpty.nullish(),
   channel: channelIn.nullish(),
-  max_concurrent: clampedWhole({ min: 1, max: MAX_CONCURRENT_MAX }).nullish(),
+  max_concurrent: maxConcurrent.nullish(),
   continued_as: sessionId.nullish(),
   inbox: z.literal('open').nullish(),
 });

@@ -113,6 +113,19 @@ export function clampedWhole({ min, max }: Range) {
     .meta({ type: 'integer', description: `Above ${max} it counts as ${max}` });
 }
 
+/** Ten years: the calendar of the database goes no further than it must. */
+export const SECONDS_MAX = 315_360_000;
+
+/** How long something may take. */
+export const duration = z
+  .number()
+  .gt(0)
+  .transform((seconds) => Math.min(seconds, SECONDS_MAX))
+  .meta({ description: `In seconds, fractions too; above ${SECONDS_MAX} it counts as that` });
+
+/** How many calls of a parent may run at once; one that runs more has no limit worth the name. */
+export const maxConcurrent = clampedWhole({ min: 1, max: 10_000 });
+
 /** The query of a list: `limit` and `after`, the id after which it goes on. */
 export const listQuery = z.object({
   limit: z

@@ -2,7 +2,7 @@ import { z } from '@hono/zod-openapi';
 import type { TaskResult } from '../domain/delegation.ts';
 import { itemId } from '../domain/item-id.ts';
 import type { ListedWork, WorkDetail } from '../operations/read-work.ts';
-import { taskResultOut } from './delegations-wire.ts';
+import { taskResultOut } from './delegation-answers.ts';
 import { instant, instantOrNull, instantOut } from './wire.ts';
 
 /** A work entry as answers show it. */

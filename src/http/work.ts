@@ -11,6 +11,7 @@ import { createRouter } from './router.ts';
 import { renderWork, renderWorkDetail, workDetailOut, workOut } from './work-wire.ts';
 import {
   clientKey,
+  duration,
   keyOrEmpty,
   instant,
   instantOut,
@@ -25,19 +26,12 @@ import {
   title,
 } from './wire.ts';
 
-/** Ten years: the calendar of the database goes no further than it must. */
-const DEADLINE_MAX_SECONDS = 315_360_000;
-
 const dispatchBody = z.object({
   child_session_id: sessionId,
   agent: name.nullish(),
   title: title.nullish(),
   created_by: keyOrEmpty.nullish(),
-  deadline_seconds: z
-    .number()
-    .gt(0)
-    .transform((seconds) => Math.min(seconds, DEADLINE_MAX_SECONDS))
-    .nullish(),
+  deadline_seconds: duration.nullish(),
 });
 
 const dispatchedOut = z

@@ -4,13 +4,13 @@ import { notFound } from '../domain/refusal.ts';
 import type { ReportOrigin } from '../domain/report.ts';
 import { outcomeOf, type ReportOutcome } from '../domain/report-outcome.ts';
 import type { Resources } from '../resources.ts';
+import { selectCall } from '../store/delegations.ts';
 import {
-  selectCall,
   selectLiveTasks,
   selectLiveTasksOfParent,
   selectLiveTurnOfSession,
   type LiveTurn,
-} from '../store/delegations.ts';
+} from '../store/live-tasks.ts';
 import { inboxesOf } from './ack-items.ts';
 import { ingestReport } from './ingest-report.ts';
 import { interruptChildren } from './interrupt-children.ts';

@@ -13,7 +13,8 @@ import {
   selectDeepestOfTree,
   type SessionKey,
 } from '../store/sessions.ts';
-import { deleteCallsOf, retireTasksOf, selectLiveTasksOfChildren } from '../store/delegations.ts';
+import { deleteCallsOf, retireTasksOf } from '../store/delegations.ts';
+import { selectLiveTasksOfChildren } from '../store/live-tasks.ts';
 import { deleteBeatsOf } from '../store/heartbeats.ts';
 import { StorageUnavailable } from '../store/unavailable.ts';
 import { deleteViewersOf } from '../store/viewers.ts';

@@ -8,9 +8,6 @@ import { firstDueAt, type StallSettings } from '../domain/liveness.ts';
 import type { Resources } from '../resources.ts';
 import { selectRoute, type Route } from '../store/closing-interrupts.ts';
 import type { Queryable } from '../store/database.ts';
-import { setInboxOpened } from '../store/inboxes.ts';
-import { insertStubs, lockSessions, selectAncestorsAmong } from '../store/sessions.ts';
-import { StorageUnavailable } from '../store/unavailable.ts';
 import {
   adoptChildren,
   insertChildren,
@@ -22,7 +19,10 @@ import {
   setCurrentWork,
   type DispatchedRow,
   type LoadedParent,
-} from '../store/work.ts';
+} from '../store/dispatch.ts';
+import { setInboxOpened } from '../store/inboxes.ts';
+import { insertStubs, lockSessions, selectAncestorsAmong } from '../store/sessions.ts';
+import { StorageUnavailable } from '../store/unavailable.ts';
 import { announceChanged } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChildren } from './deliver-parked.ts';
 import { oncePerKey, type Answer } from './once-per-key.ts';

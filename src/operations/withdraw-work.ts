@@ -1,6 +1,7 @@
 import { conflict, notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
-import { retireTask, selectLiveTask } from '../store/delegations.ts';
+import { retireTask } from '../store/delegations.ts';
+import { selectLiveTask } from '../store/live-tasks.ts';
 import { clearCurrentWork, deleteLiveWork, lockChildOfWork, selectWork } from '../store/work.ts';
 import { endTask } from './cancel-turns.ts';
 
