@@ -1,4 +1,5 @@
 import { deliver, rebuilt } from './delivery.ts';
+import { endedStatus } from './ended-status.ts';
 import { bury, park } from './park-report.ts';
 import { isNamedByWorkId, responseIdOf, turnOf, workOf } from './reported-turn.ts';
 import type {
@@ -11,12 +12,20 @@ import type {
   WorkState,
   WorkWrite,
 } from './report.ts';
-import { FAILED_WITHOUT_TEXT, outputAtHand, resolveOutput, textOnceMore } from './result-output.ts';
+import {
+  digestOf,
+  FAILED_WITHOUT_TEXT,
+  outputAtHand,
+  resolveOutput,
+  resultOf,
+  textOnceMore,
+} from './result-output.ts';
 import { changed, changeOf } from './session-change.ts';
 import { isTerminal } from './session.ts';
+import { contentOf, wordsOf } from './task-end.ts';
 import { isBlank } from './text.ts';
 import { judgeResult, mayAddSomething } from './turn.ts';
-import { isLive, type EndedStatus, type LiveStatus } from './work.ts';
+import { isLive, type LiveStatus } from './work.ts';
 
 /*
  * What becomes of one report. Everything that bears on it has been loaded under the child's lock;
@@ -91,7 +100,15 @@ function runningId(report: Report, state: ReportState, session: ReportedSession)
 }
 
 function withStatus(work: WorkState, status: LiveStatus): WorkWrite {
-  return { ...work, status, endedAt: null, result: null, interrupt: null, mayStillRun: false };
+  return {
+    ...work,
+    status,
+    endedAt: null,
+    result: null,
+    wholeOutput: null,
+    interrupt: null,
+    mayStillRun: false,
+  };
 }
 
 /** Asks the current turn to stop; one without an entry gets its entry by it. */
@@ -124,6 +141,7 @@ function decideInterrupt(
       status: 'cancelling',
       endedAt: null,
       result: null,
+      wholeOutput: null,
       interrupt,
       mayStillRun: false,
     },
@@ -173,17 +191,19 @@ function decideResult(
   const { output } = resolved;
   const status = endedStatus(report, turn.work);
   const shown = output ?? (status === 'failed' ? FAILED_WITHOUT_TEXT : '');
+  const words = isBlank(shown) ? (wordsOf(resultOf(report, turn.work)) ?? shown) : shown;
+  const digest = digestOf(report, turn.work, { status, output: shown }, context);
   const verdict = judgeResult(turn, {
     status,
-    output: shown,
+    output: words,
     responseId,
-    digest: resolved.kind === 'unavailable' ? null : context.digest(status, shown),
+    digest: resolved.kind === 'unavailable' ? null : digest,
     named: responseId !== null || isNamedByWorkId(report, turn),
   });
   if (verdict.kind === 'late' && turn.work) {
     const { workId, resultDigest } = turn.work;
-    const isNews = !isBlank(shown) && resultDigest !== context.digest(turn.work.status, shown);
-    const late = isNews ? { workId, status, output: shown, responseId } : null;
+    const isNews = !isBlank(words) && resultDigest !== context.digest(turn.work.status, words);
+    const late = isNews ? { workId, status, output: words, responseId } : null;
     return { ...already(report, state, session, turn.work), late };
   }
   if ((verdict.kind === 'repeat' || verdict.kind === 'late') && turn.work) {
@@ -214,6 +234,7 @@ function decideResult(
     turn,
     status,
     output: shown,
+    digest,
     provisional: verdict.kind === 'provisional',
     inbox,
     fromText: resolved.kind === 'text',
@@ -231,23 +252,13 @@ function isDeliveredText(
   const text = textOnceMore(report, state);
   const responseId = responseIdOf(report, state);
   const namesAnother = responseId !== null && responseId !== work.resultResponseId;
-  if (text === null || namesAnother) return false;
+  if (text === null || namesAnother || contentOf(resultOf(report, work)) !== '') return false;
   return work.resultDigest === context.digest(endedStatus(report, work), text);
 }
 
 /** Late text never takes the place of a report; one parked without text will find it. */
 function isLeftToParked({ origin, workId }: Report, { parked }: ReportState): boolean {
   return origin.kind === 'late_text' && parked?.state === 'parked' && parked.workId === workId;
-}
-
-/** The status of the result: what the report says of itself, else what its status means. */
-function endedStatus(report: Report, work: WorkState | null): EndedStatus {
-  if (report.origin.kind === 'end') return report.origin.as;
-  if (work?.status === 'cancelling') {
-    return report.outcome === 'completed' ? 'completed' : 'cancelled';
-  }
-  if (report.outcome !== null) return report.outcome;
-  return report.status === 'idle' ? 'completed' : 'failed';
 }
 
 function already(

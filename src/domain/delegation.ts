@@ -81,6 +81,9 @@ export interface TaskResult extends StallFields {
   error_truncated?: true;
 }
 
+/** A result as its work entry keeps it: with its child's output, where the result has other words. */
+export type StoredResult = TaskResult & { output?: string };
+
 /** The result that a task's end is sent as. */
 export function taskResult(
   task: { taskIndex: number; sessionId: string; workId: string; durationSeconds: number },

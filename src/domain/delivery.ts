@@ -1,5 +1,5 @@
 import { secondsBetween, taskResult, type TaskResult } from './delegation.ts';
-import { resultFromReport, type TaskEnd } from './task-end.ts';
+import { resultFromReport, wordsOf, type TaskEnd } from './task-end.ts';
 import { responseIdOf } from './reported-turn.ts';
 import type {
   DecideContext,
@@ -13,10 +13,18 @@ import type {
   WorkState,
   WorkWrite,
 } from './report.ts';
+import { resultOf } from './result-output.ts';
 import { changed, ranSinceNow } from './session-change.ts';
 import { isBlank } from './text.ts';
 import type { Turn } from './turn.ts';
-import { isLive, labelFromSnapshot, OUTCOMES, type EndedStatus, type Outcome } from './work.ts';
+import {
+  isLive,
+  labelFromSnapshot,
+  OUTCOMES,
+  type EndedStatus,
+  type LiveStatus,
+  type Outcome,
+} from './work.ts';
 
 /* What a result that can be delivered writes: an item, or a task's result for its unit to join. */
 
@@ -25,6 +33,7 @@ export interface Delivery {
   turn: Turn;
   status: EndedStatus;
   output: string;
+  digest: string;
   provisional: boolean;
   inbox: ReportedInbox;
   fromText: boolean;
@@ -41,9 +50,12 @@ export function deliver(
 ): Decision {
   const entry = delivery.turn.work ?? rebuilt(report, session, context);
   const revision = entry.revision + 1;
+  const result = entry.task && taskResultOf(report, entry, entry.task, delivery, context.now);
+  const words = wordsOf(resultOf(report, entry)) ?? delivery.output;
   const work: WorkWrite = {
     endedAt: context.now,
-    result: entry.task && taskResultOf(report, entry, entry.task, delivery, context.now),
+    result,
+    wholeOutput: result === null ? null : outputBeside(report, delivery, result),
     interrupt: null,
     mayStillRun: isSaidInPlace(report, delivery.status),
     // The members that it has already come last: new ones behind a spread cost microseconds.
@@ -51,10 +63,10 @@ export function deliver(
     status: delivery.status,
     revision,
     lastItemSeq: entry.task ? null : context.itemSeq,
-    resultDigest: context.digest(delivery.status, delivery.output),
+    resultDigest: delivery.digest,
     resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
-    awaitsText: delivery.status === 'completed' && isBlank(delivery.output),
+    awaitsText: delivery.status === 'completed' && isBlank(words),
     upstreamMessageId: delivery.messageId ?? entry.upstreamMessageId,
   };
   const item: ItemWrite | null = entry.task
@@ -139,8 +151,25 @@ function taskEndOf(
     outcome: outcomeSaid(report.outcome),
     output,
     result: report.result,
-    workStatus: isLive(entry.status) ? entry.status : 'running',
+    workStatus: statusAtReport(report, entry),
   });
+}
+
+/** The status of the entry when the report came. */
+function statusAtReport({ origin, outcome }: Report, { status }: WorkState): LiveStatus {
+  if (origin.kind === 'parked') return outcome === 'cancelled' ? 'cancelling' : 'running';
+  return isLive(status) ? status : 'running';
+}
+
+/** The text of the child's report, where its result has words of its own; null: it has not. */
+function outputBeside(
+  report: Report,
+  { status, output }: Delivery,
+  { summary, error }: TaskResult,
+): string | null {
+  const isOwn = !isSaidInPlace(report, status) && wordsOf(report.result) !== null;
+  const isThere = output === summary || error?.includes(output) === true;
+  return !isOwn || isBlank(output) || isThere ? null : output;
 }
 
 function outcomeSaid(outcome: EndedStatus | null): Outcome | null {

@@ -1,3 +1,4 @@
+import { outcomeKept } from './ended-status.ts';
 import { sameTurnAsParked, supersedes, type ParkedState, type ParkReason } from './parking.ts';
 import { responseIdOf, workOf } from './reported-turn.ts';
 import type {
@@ -60,28 +61,29 @@ function parkWrite(
 ): ParkWrite {
   const former = state.parked;
   const ran = state.named === null && (state.session?.ranSinceResult ?? false);
-  const workId = workOf(state)?.workId ?? null;
+  const work = workOf(state);
+  const workId = work?.workId ?? null;
+  const outcome = outcomeKept(report, work);
   const responseId = responseIdOf(report, state);
   const again = former !== null && isAgain(report, former, { workId, ran });
   // A try for which no text was found does not take away the one found before.
   const isOnlyAgain =
     isBlank(output ?? '') &&
+    report.result === null &&
     report.status === 'idle' &&
     report.status === former?.status &&
-    report.outcome === former.outcome;
+    outcome === former.outcome;
   return {
     replaces: again ? former : null,
     takesContent:
       !again ||
-      (report.origin.kind !== 'end' &&
-        supersedes(report.status, report.outcome, former) &&
-        !isOnlyAgain),
+      (report.origin.kind !== 'end' && supersedes(report.status, outcome, former) && !isOnlyAgain),
     state: to,
     turn: again ? former.turn : (former?.turn ?? 0) + 1,
     parentSessionId: state.inbox?.sessionId ?? state.session?.parentSessionId ?? null,
     reason,
     status: report.status === 'failed' ? 'failed' : 'idle',
-    outcome: report.origin.kind === 'end' ? report.origin.as : report.outcome,
+    outcome,
     output,
     responseId,
     workId,

@@ -144,6 +144,8 @@ export interface WorkWrite extends WorkState {
   endedAt: number | null;
   /** Of a task that has ended. */
   result: TaskResult | null;
+  /** Of a task: what its child said besides the words of its result; null: nothing. */
+  wholeOutput: string | null;
   /** Set when the child is asked to stop: why, and when its grace began. */
   interrupt: { reason: string; at: number; graceMs: number } | null;
   /** It ended without its child's word: the child may have to be stopped still. */

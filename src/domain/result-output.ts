@@ -1,4 +1,5 @@
-import type { DecideContext, Report, ReportState } from './report.ts';
+import type { DecideContext, Report, ReportState, WorkState } from './report.ts';
+import { contentOf, wordsOf } from './task-end.ts';
 import { isBlank } from './text.ts';
 import type { Turn } from './turn.ts';
 
@@ -25,6 +26,7 @@ export function resolveOutput(
 ): Resolved {
   const atHand = resolveAtHand(report, state);
   if (atHand !== null) return atHand;
+  if (wordsOf(resultOf(report, turn.work)) !== null) return { kind: 'own', output: '' };
   // What upstream has is the newest turn's.
   if (state.named !== null) return { kind: 'own', output: '' };
   const found = report.upstreamText;
@@ -76,4 +78,19 @@ export function outputAtHand(report: Report, state: ReportState): string | null 
 
 function namesOther(a: string | null, b: string | null): boolean {
   return a !== null && b !== null && a !== b;
+}
+
+/** The child's own result, which counts for tasks only. */
+export function resultOf({ result }: Report, work: WorkState | null): Report['result'] {
+  return work?.task ? result : null;
+}
+
+/** Fingerprint of what a report comes to: equal ones are repeats. */
+export function digestOf(
+  report: Report,
+  work: WorkState | null,
+  { status, output }: { status: string; output: string },
+  { digest }: DecideContext,
+): string {
+  return digest(status, output + contentOf(resultOf(report, work)));
 }

@@ -1,6 +1,6 @@
 import { fitsName } from './names.ts';
 import { isBlank, storable } from './text.ts';
-import type { LiveStatus, Outcome } from './work.ts';
+import type { EndedStatus, LiveStatus, Outcome } from './work.ts';
 
 /* How one task of a delegation ends: what its child says of it, or what is said in its place. */
 
@@ -62,7 +62,7 @@ export interface TaskReport extends TaskSoFar {
   /** The text of the report, looked up where it had none. */
   output: string;
   /** The child's `data.result`; nothing of it is certain. */
-  result: Readonly<Record<string, unknown>> | null;
+  result: SaidResult;
   /** Of the work entry, when the report arrived. */
   workStatus: LiveStatus;
 }
@@ -100,6 +100,40 @@ interface Claim {
   model: string | null;
 }
 
+/** A child's `data.result`, as it came. */
+export type SaidResult = Readonly<Record<string, unknown>> | null;
+
+/** The words of the child's result, which are its text where the report has none; null: it has none. */
+export function wordsOf(result: SaidResult): string | null {
+  const { summary, error } = claimOf(result);
+  return summary ?? error;
+}
+
+/** What two results that differ in it are not the same by; empty where nothing is said. */
+export function contentOf(result: SaidResult): string {
+  const { status, failed, summary, error, exitReason } = claimOf(result);
+  const said = [status, failed || null, summary, error, exitReason];
+  return said.every((each) => each === null) ? '' : JSON.stringify(said);
+}
+
+/** How the turn of a child ends that says so in its result, or by the outcome; null: it does not. */
+export function endSaid(outcome: EndedStatus | null, result: SaidResult): EndedStatus | null {
+  const claim = claimOf(result);
+  const said = claim.status === null ? outcome : WORK_STATUSES[claim.status];
+  return claim.failed && (said === null || said === 'completed') ? 'failed' : said;
+}
+
+/** What a child calls a stall or a time-out of its own is to its turn a failure like others. */
+const WORK_STATUSES: Record<ResultStatus, EndedStatus> = {
+  completed: 'completed',
+  interrupted: 'interrupted',
+  failed: 'failed',
+  error: 'failed',
+  timeout: 'failed',
+  stalled: 'failed',
+  unknown: 'failed',
+};
+
 /** The words that children use for their ends. */
 const CLAIMED_STATUSES: ReadonlyMap<unknown, ResultStatus> = new Map<unknown, ResultStatus>([
   ['completed', 'completed'],
@@ -113,7 +147,7 @@ const CLAIMED_STATUSES: ReadonlyMap<unknown, ResultStatus> = new Map<unknown, Re
   ['stalled', 'stalled'],
 ]);
 
-function claimOf(result: Readonly<Record<string, unknown>> | null): Claim {
+function claimOf(result: SaidResult): Claim {
   const said = result ?? {};
   return {
     status: CLAIMED_STATUSES.get(said['status']) ?? null,

@@ -50,16 +50,21 @@ export function streamRoutes(resources: Resources) {
     async (c) => {
       const sessionId = c.req.valid('param').id;
       const tenantId = c.get('tenantId');
-      const viewerId = c.req.valid('query').viewer_id ?? null;
+      // A HEAD has the headers of the GET, and nobody who watches.
+      const isHead = c.req.method === 'HEAD';
+      const viewerId = isHead ? null : (c.req.valid('query').viewer_id ?? null);
       await openStream(resources, { tenantId, sessionId, viewerId }, c.req.raw.signal);
-      const { outgoing }: HttpBindings = c.env;
-      const cutOff = () => void outgoing.destroy();
-      const body = eventStream(resources, { tenantId, sessionId, viewerId }, cutOff);
       c.header('Content-Type', 'text/event-stream; charset=utf-8');
       c.header('Cache-Control', 'no-store');
       // Proxies would hold events back until there are enough of them.
       c.header('X-Accel-Buffering', 'no');
-      return c.body(body, 200) as never;
+      if (isHead) return c.body(null, 200) as never;
+      const { outgoing }: HttpBindings = c.env;
+      const cutOff = () => void outgoing.destroy();
+      return c.body(
+        eventStream(resources, { tenantId, sessionId, viewerId }, cutOff),
+        200,
+      ) as never;
     },
   );
 

@@ -1,5 +1,5 @@
 import { z } from '@hono/zod-openapi';
-import type { TaskResult } from '../domain/delegation.ts';
+import type { StoredResult, TaskResult } from '../domain/delegation.ts';
 import { itemId } from '../domain/item-id.ts';
 import type { ListedWork, WorkDetail } from '../operations/read-work.ts';
 import { taskResultOut } from './delegation-answers.ts';
@@ -85,11 +85,11 @@ export const workDetailOut = z
 
 /** Its JSON. */
 export function renderWorkDetail(work: WorkDetail) {
-  const result = work.result as TaskResult | null;
+  const { output: whole, ...result } = (work.result ?? {}) as Partial<StoredResult>;
   return {
     ...renderWork(work),
-    output: work.delegationId === null ? work.output : (result?.summary ?? null),
-    ...(result !== null && { result }),
+    output: work.delegationId === null ? work.output : (whole ?? result.summary ?? null),
+    ...(work.result !== null && { result: result as TaskResult }),
     item_ids: work.itemSeqs.map(itemId),
     late_results: work.lateResults.map(({ status, output, responseId, reportedAt }) => ({
       status,

@@ -134,7 +134,7 @@ export async function selectTasks(db: Queryable, of: CallOf): Promise<TaskRow[]>
     select w.task_index as "taskIndex", w.work_id as "workId",
       w.child_session_id as "childSessionId", w.unit_id as "unitId", w.agent, w.title,
       coalesce(w.goal, '') as goal, w.model, w.status,
-      w.result || jsonb_build_object(
+      (w.result - 'output') || jsonb_build_object(
         'summary', left(w.result ->> 'summary', ${LOADED_MAX}::int),
         'error', left(w.result ->> 'error', ${LOADED_MAX}::int)) as result
     from work w

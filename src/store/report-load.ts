@@ -309,7 +309,7 @@ function loadReports(
 }
 
 function shownResult(sql: LaneSql) {
-  return sql`q.result || jsonb_build_object(
+  return sql`(q.result - 'output') || jsonb_build_object(
     'summary', left(q.result ->> 'summary', ${LOADED_MAX}::int),
     'error', left(q.result ->> 'error', ${LOADED_MAX}::int))`;
 }

@@ -5,6 +5,7 @@ import type {
   SessionChange,
   WorkWrite,
 } from '../domain/report.ts';
+import type { StoredResult } from '../domain/delegation.ts';
 import type { UnitWrite } from '../domain/join.ts';
 import { instantToWire } from './column-types.ts';
 import type { Lane, LaneSql } from './database.ts';
@@ -144,11 +145,17 @@ function updateWork(
       ${rows.map((r) => r.work.provisional)}::boolean[],
       ${rows.map((r) => r.work.awaitsText)}::boolean[],
       ${rows.map((r) => r.work.upstreamMessageId)}::text[],
-      ${rows.map((r) => r.work.result && JSON.stringify(r.work.result))}::text[],
+      ${rows.map(({ work }) => storedResult(work))}::text[],
       ${rows.map((r) => r.work.mayStillRun)}::boolean[]
     ) as r(tenant_id, work_id, status, ended, revision, last_item_seq, result_digest,
       result_response_id, provisional, awaits_text, upstream_message_id, result, may_still_run)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
+}
+
+function storedResult({ result, wholeOutput }: WorkWrite): string | null {
+  if (result === null) return null;
+  const stored: StoredResult = wholeOutput === null ? result : { ...result, output: wholeOutput };
+  return JSON.stringify(stored);
 }
 
 /** Keeps why a child is asked to stop, and lets the clock of its grace run. */

@@ -43,6 +43,22 @@ describe('a stream', () => {
     }
   });
 
+  test('is not opened by a HEAD, which has its headers, and renews the lease of nobody', async () => {
+    const id = freshId();
+    const viewer = await attach(here, id);
+    await forgetLease(database.sql, viewer);
+    const before = here.resources.streams.count();
+    const head = await here.request('HEAD', `${path(id)}/stream?viewer_id=${viewer}`);
+    expect([head.status, head.headers['content-type']]).toEqual([
+      200,
+      'text/event-stream; charset=utf-8',
+    ]);
+    expect(here.resources.streams.count()).toBe(before);
+    const renewed = await database.sql`
+      select 1 from viewers where viewer_id = ${viewer} and renewed_at > now() - interval '1 second'`;
+    expect(renewed).toEqual([]);
+  });
+
   test('makes a stub of a session of which nobody has heard', async () => {
     const opened = await stream(here, freshId());
     expect(await opened.next()).toMatchObject({ data: { status: 'idle', pending: 0 } });
