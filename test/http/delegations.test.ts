@@ -653,10 +653,7 @@ describe('a unit', () => {
     expect(Buffer.byteLength(item.results[0].summary)).toBeLessThanOrEqual(256 * 1024);
     expect(item.results[1]).not.toHaveProperty('summary_truncated');
     expect((await get(id)).body.results[0].summary_truncated).toBe(true);
-    expect(await getWork(workIds[0] ?? '')).toMatchObject({
-      output: long,
-      result: { summary: long },
-    });
+    expect((await getWork(workIds[0] ?? '')).result.summary).toBe(long);
   });
 
   test('gives early word of a failure where that was asked for; it settles nothing', async () => {
