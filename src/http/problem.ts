@@ -43,20 +43,34 @@ export function answerUnrouted(c: Context<Env>, allowed: readonly string[]): Res
 
 /** Answers what is not a request that the app could be asked: no Host, or a target that is no URL. */
 export function answerUnreadable(): Response {
-  const { status, title } = REFUSALS.invalid_input;
-  const problem: Problem = {
-    type: '/problems/invalid_input',
-    title,
-    status,
-    detail: 'The Host header or the request target cannot be read.',
-    instance: '/',
-    error: 'invalid_input',
-  };
-  return new Response(JSON.stringify(problem), {
-    status,
-    headers: { 'Content-Type': PROBLEM_TYPE, 'X-Request-Id': randomUUID() },
-  });
+  const { status, headers, body } = unreadable(400);
+  return new Response(body, { status, headers });
 }
+
+/**
+ * The answer to what cannot be read as a request at all, as far as `status` tells why: 400, 408, 413
+ * or 431.
+ */
+export function unreadable(status: keyof typeof UNREADABLE) {
+  const code = status === 413 ? 'payload_too_large' : 'invalid_input';
+  const problem: Problem = {
+    type: `/problems/${code}`,
+    title: REFUSALS[code].title,
+    status,
+    detail: UNREADABLE[status],
+    instance: '/',
+    error: code,
+  };
+  const headers = { 'Content-Type': PROBLEM_TYPE, 'X-Request-Id': randomUUID() };
+  return { status, headers, body: JSON.stringify(problem) };
+}
+
+const UNREADABLE = {
+  400: 'The request cannot be read: its line, its headers or the coding of its body.',
+  408: 'The request took too long to arrive.',
+  413: 'The extensions of the chunks of the body are too large.',
+  431: 'The head of the request is too large.',
+};
 
 function answerRefusal(c: Context<Env>, { code, message, details }: Refusal): Response {
   const problem = problemOf(c, code, message, details);

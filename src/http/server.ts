@@ -1,8 +1,14 @@
-import { createServer, type Server } from 'node:http';
+import {
+  createServer,
+  STATUS_CODES,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { getRequestListener } from '@hono/node-server';
-import { answerUnreadable } from './problem.ts';
+import { answerUnreadable, unreadable } from './problem.ts';
 
 export interface HttpServerOptions {
   host: string;
@@ -43,6 +49,11 @@ export async function serveHttp(
   options: HttpServerOptions,
 ): Promise<HttpServer> {
   const answer = getRequestListener(fetch, { errorHandler: answerUnreadable });
+  const newest = new WeakMap<Socket, ServerResponse>();
+  const handle = (incoming: IncomingMessage, outgoing: ServerResponse) => {
+    newest.set(incoming.socket, outgoing);
+    void answer(incoming, outgoing);
+  };
   const server = createServer(
     {
       keepAliveTimeout: KEEP_ALIVE_MS,
@@ -52,8 +63,16 @@ export async function serveHttp(
       // Refused all the same, but by a problem with a request id.
       requireHostHeader: false,
     },
-    (incoming, outgoing) => void answer(incoming, outgoing),
+    handle,
   );
+  // What a client expects beyond the protocol may be ignored.
+  server.on('checkExpectation', handle);
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
+    const answered = newest.get(socket);
+    const isBetween = answered?.headersSent === true && !answered.writableFinished;
+    if (socket.writable && !isBetween) socket.write(written(statusOf(error)));
+    socket.destroy(error);
+  });
   const sockets = new Set<Socket>();
   server.on('connection', (socket) => {
     sockets.add(socket);
@@ -102,6 +121,28 @@ async function quietTurn(server: Server, withinMs: number): Promise<void> {
     before = now;
   }
   server.off('connection', onConnection);
+}
+
+/** Why Node could not read a request. */
+function statusOf({ code }: NodeJS.ErrnoException): 400 | 408 | 413 | 431 {
+  switch (code) {
+    case 'ERR_HTTP_REQUEST_TIMEOUT':
+      return 408;
+    case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
+      return 413;
+    case 'HPE_HEADER_OVERFLOW':
+      return 431;
+    default:
+      return 400;
+  }
+}
+
+/** The answer as it goes out where there is no request that could be answered. */
+function written(status: 400 | 408 | 413 | 431): string {
+  const { headers, body } = unreadable(status);
+  const fields = { ...headers, Connection: 'close', 'Content-Length': Buffer.byteLength(body) };
+  const lines = Object.entries(fields).map(([name, value]) => `${name}: ${value}`);
+  return [`HTTP/1.1 ${status} ${STATUS_CODES[status]}`, ...lines, '', body].join('\r\n');
 }
 
 function urlOf({ address, family, port }: AddressInfo): string {
