@@ -21,21 +21,35 @@ export function assistantText({ type, role, isMeta, content }: ConversationItem)
 
 /**
  * The first of the messages, newest first as upstream lists them, that the assistant wrote, that has
- * text, and that is not known to be of another turn than `responseId`. null: there is none.
+ * text, and that is not known to be of another turn than `responseId`: by what the report says, or as
+ * one of those `delivered` before. null: there is none.
  */
 export function newestAssistantMessage(
   messages: readonly unknown[],
   responseId: string | null,
+  delivered: ReadonlySet<string>,
 ): { id: string | null; text: string } | null {
   for (const message of messages) {
     if (typeof message !== 'object' || message === null) continue;
-    const { id, type, role, is_meta, content, response_id } = message as Record<string, unknown>;
-    const isOfOther =
-      responseId !== null && typeof response_id === 'string' && response_id !== responseId;
+    const { id, type, role, is_meta, content } = message as Record<string, unknown>;
+    const ofTurn = responseIdOf(message);
+    const isOfOther = responseId === null ? delivered.has(ofTurn ?? '') : ofTurn !== responseId;
     const text = assistantText({ type, role, isMeta: is_meta, content });
-    if (text !== null && !isOfOther) return { id: typeof id === 'string' ? id : null, text };
+    if (text === null || (ofTurn !== null && isOfOther)) continue;
+    return { id: typeof id === 'string' || typeof id === 'number' ? String(id) : null, text };
   }
   return null;
+}
+
+/** The agent's ids of the turns that the messages are said to be of. */
+export function responseIdsOf(messages: readonly unknown[]): string[] {
+  return messages.map(responseIdOf).filter((id) => id !== null);
+}
+
+function responseIdOf(message: unknown): string | null {
+  if (typeof message !== 'object' || message === null) return null;
+  const { response_id: id } = message as { response_id?: unknown };
+  return typeof id === 'string' ? id : null;
 }
 
 const TEXT_BLOCKS = new Set(['text', 'output_text']);

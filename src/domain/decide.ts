@@ -94,9 +94,11 @@ function decideSign(report: Report, state: ReportState): Decision {
 
 /** The agent's id of the turn that runs now; that of an earlier turn does not go on in this one. */
 function runningId(report: Report, state: ReportState, session: ReportedSession): string | null {
-  if (report.responseId !== null) return report.responseId;
-  const isOfEarlier = state.response !== null && state.response.workId !== state.work?.workId;
-  return isOfEarlier ? null : session.responseId;
+  const { response, work } = state;
+  const isOfEarlier = response !== null && response.workId !== work?.workId;
+  if (report.responseId === null) return isOfEarlier ? null : session.responseId;
+  // A late repeat of what was delivered before: nothing runs under that id.
+  return isOfEarlier && response.delivered ? session.responseId : report.responseId;
 }
 
 function withStatus(work: WorkState, status: LiveStatus): WorkWrite {
@@ -211,6 +213,7 @@ function decideResult(
   }
 
   const kept = resolved.kind === 'unavailable' ? report.output : output;
+  const messageId = resolved.kind === 'upstream' ? resolved.messageId : null;
   const inbox = state.inbox;
   const isFinal = report.origin.kind === 'end' && report.origin.final === true;
   if (inbox?.deleted) {
@@ -219,15 +222,17 @@ function decideResult(
   // What is waited for in a request never enters the inbox.
   const entersInbox = turn.work?.task?.mode !== 'inline' && !isFinal;
   if (!inbox || (entersInbox && !inbox.open)) {
-    return park(report, state, context, 'missing_parent_inbox', kept);
+    return park(report, state, context, 'missing_parent_inbox', kept, messageId);
   }
-  if (entersInbox && inbox.room <= 0) return park(report, state, context, 'inbox_full', kept);
+  if (entersInbox && inbox.room <= 0) {
+    return park(report, state, context, 'inbox_full', kept, messageId);
+  }
   if (resolved.kind === 'unavailable') {
     return park(report, state, context, 'output_unavailable', report.output);
   }
   if (state.parked?.state === 'parked' && report.origin.kind !== 'parked' && !isFinal) {
     return report.parkedStays
-      ? park(report, state, context, 'output_unavailable', kept)
+      ? park(report, state, context, 'output_unavailable', kept, messageId)
       : { kind: 'deliver_parked_first' };
   }
   return deliver(report, state, session, context, {
@@ -238,7 +243,7 @@ function decideResult(
     provisional: verdict.kind === 'provisional',
     inbox,
     fromText: resolved.kind === 'text',
-    messageId: resolved.kind === 'upstream' ? resolved.messageId : null,
+    messageId,
   });
 }
 

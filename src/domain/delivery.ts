@@ -67,7 +67,6 @@ export function deliver(
     resultResponseId: responseIdOf(report, state),
     provisional: delivery.provisional,
     awaitsText: delivery.status === 'completed' && isBlank(words),
-    upstreamMessageId: delivery.messageId ?? entry.upstreamMessageId,
   };
   const item: ItemWrite | null = entry.task
     ? null
@@ -96,6 +95,8 @@ export function deliver(
   const change = changed(report, state, session, {
     currentWorkId: state.work === null ? entry.workId : session.currentWorkId,
     ranSinceResult: ranSinceNow(report, state, session),
+    lastDigest: delivery.digest,
+    upstreamMessageId: delivery.messageId ?? session.upstreamMessageId,
   });
   const usesText = state.named === null && leavesTextBehind(report, state, delivery);
   return { kind: 'deliver', work, item, usesText, session: change };
@@ -195,12 +196,10 @@ export function rebuilt(
     createdAt: context.now,
     revision: 0,
     lastItemSeq: null,
-    formerDigest: null,
     resultDigest: null,
     resultResponseId: null,
     provisional: false,
     awaitsText: false,
-    upstreamMessageId: null,
     task: null,
   };
 }

@@ -29,12 +29,7 @@ export interface DispatchedChild {
   agentName: string | null;
   subAgentName: string | null;
   /** The current entry. */
-  work: {
-    status: WorkStatus;
-    resultDigest: string | null;
-    /** The newest message that upstream was seen to have of its turns. */
-    upstreamMessageId: string | null;
-  } | null;
+  work: { status: WorkStatus } | null;
   /** A result of it is parked. */
   hasParked: boolean;
 }
@@ -54,10 +49,6 @@ export type DispatchDecision =
       kind: 'dispatch';
       agent: string;
       title: string;
-      /** Of the last result of the turn before. */
-      formerDigest: string | null;
-      /** What upstream had before: no text of the new turn. */
-      upstreamMessageId: string | null;
       adoption: Adoption | null;
       opensInbox: boolean;
     };
@@ -146,8 +137,6 @@ export function decideDispatch(
   return {
     kind: 'dispatch',
     ...namesOf(request, child),
-    formerDigest: child.work?.resultDigest ?? null,
-    upstreamMessageId: child.work?.upstreamMessageId ?? null,
     adoption,
     opensInbox,
   };

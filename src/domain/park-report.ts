@@ -15,13 +15,17 @@ import { isBlank } from './text.ts';
 
 /* What a result that cannot be delivered writes: a parked report, or a dead letter. */
 
-/** Keeps the report for later, one a turn, and counts the try. */
+/**
+ * Keeps the report for later, one a turn, and counts the try. `messageId`: of the upstream message
+ * that its text is taken from, which is none of the next turn.
+ */
 export function park(
   report: Report,
   state: ReportState,
   context: DecideContext,
   reason: ParkReason,
   output: string | null,
+  messageId: string | null = null,
 ): Decision {
   const write = parkWrite(report, state, 'parked', reason, output);
   const enough = write.tries >= context.parkAfterAttempts || state.parentParked;
@@ -30,6 +34,7 @@ export function park(
     ? changed(report, state, state.session, {
         ranSinceResult: ranSinceNow(report, state, state.session),
         lastReport: null,
+        upstreamMessageId: messageId ?? state.session.upstreamMessageId,
       })
     : null;
   const usesText = resolveAtHand(report, state)?.kind === 'text';
@@ -65,12 +70,13 @@ function parkWrite(
   const workId = work?.workId ?? null;
   const outcome = outcomeKept(report, work);
   const responseId = responseIdOf(report, state);
-  const again = former !== null && isAgain(report, former, { workId, ran });
+  // What is dead already stays so; the report is the next one.
+  const isOver = to === 'parked' && former?.state === 'dead';
+  const again = former !== null && !isOver && isAgain(report, former, { workId, ran });
   // A try for which no text was found does not take away the one found before.
   const isOnlyAgain =
     isBlank(output ?? '') &&
     report.result === null &&
-    report.status === 'idle' &&
     report.status === former?.status &&
     outcome === former.outcome;
   return {

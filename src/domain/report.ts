@@ -57,6 +57,10 @@ export interface ReportedSession extends SessionState {
   currentWorkId: string | null;
   lastReport: string | null;
   ranSinceResult: boolean;
+  /** Fingerprint of the last result that was delivered. */
+  lastDigest: string | null;
+  /** Of upstream, from which a result took its text last. */
+  upstreamMessageId: string | null;
 }
 
 /** The inbox that a result would go to: that of the last session of the parent's chain. */
@@ -82,13 +86,10 @@ export interface WorkState {
   createdAt: number;
   revision: number;
   lastItemSeq: number | null;
-  /** Fingerprint of the last result of the turn before this one. */
-  formerDigest: string | null;
   resultDigest: string | null;
   resultResponseId: string | null;
   provisional: boolean;
   awaitsText: boolean;
-  upstreamMessageId: string | null;
   /** Set for a task of a delegation: its result joins its unit's. */
   task: TaskOf | null;
 }
@@ -137,6 +138,8 @@ export interface SessionChange extends SessionState {
   currentWorkId: string | null;
   lastReport: string | null;
   ranSinceResult: boolean;
+  lastDigest: string | null;
+  upstreamMessageId: string | null;
 }
 
 /** A work entry as it is to be written: inserted if it is new. */

@@ -31,6 +31,7 @@ export function turnOf(report: Report, state: ReportState, session: ReportedSess
   const response = state.response?.workId === work?.workId ? state.response : null;
   return {
     work,
+    lastDigest: session.lastDigest,
     ranSince: ranSince(report, state, session),
     repeatsParked: repeatsParked(report, state, session),
     response,

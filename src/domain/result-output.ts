@@ -1,4 +1,5 @@
 import type { DecideContext, Report, ReportState, WorkState } from './report.ts';
+import { responseIdOf } from './reported-turn.ts';
 import { contentOf, wordsOf } from './task-end.ts';
 import { isBlank } from './text.ts';
 import type { Turn } from './turn.ts';
@@ -37,7 +38,7 @@ export function resolveOutput(
   const isOld =
     found.kind === 'found' &&
     found.messageId !== null &&
-    found.messageId === turn.work?.upstreamMessageId;
+    found.messageId === state.session?.upstreamMessageId;
   if (found.kind === 'none' || isOld) return { kind: 'own', output: '' };
   return { kind: 'upstream', output: found.text, messageId: found.messageId };
 }
@@ -55,15 +56,16 @@ export function resolveAtHand(
   }
   const { text } = state;
   if (!text?.fresh || isBlank(text.text) || isTextOfLaterRun(report, state)) return null;
-  if (namesOther(text.responseId, report.responseId)) return null;
+  if (namesOther(text.responseId, responseIdOf(report, state))) return null;
   return { kind: 'text', output: text.text };
 }
 
 /** The text that the turn was delivered with, where an idle without text finds no newer one. */
-export function textOnceMore(report: Report, { text, named }: ReportState): string | null {
+export function textOnceMore(report: Report, state: ReportState): string | null {
+  const { text, named } = state;
   const asks = report.status === 'idle' && isBlank(report.output ?? '') && named === null;
   if (!asks || text === null || text.fresh || isBlank(text.text)) return null;
-  return namesOther(text.responseId, report.responseId) ? null : text.text;
+  return namesOther(text.responseId, responseIdOf(report, state)) ? null : text.text;
 }
 
 /** The newest text is the newest run's: not that of an earlier turn, or of what has waited since. */

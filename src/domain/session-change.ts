@@ -6,7 +6,7 @@ import { applyReport, isTerminal, sameState } from './session.ts';
 
 /** The session as it stands, as a change. */
 export function changeOf(session: ReportedSession): SessionChange {
-  const { currentWorkId, lastReport, ranSinceResult } = session;
+  const { currentWorkId, lastReport, ranSinceResult, lastDigest, upstreamMessageId } = session;
   const { status, backgroundTaskCount, blockedOn, errorCode, errorMessage, responseId } = session;
   return {
     status,
@@ -18,6 +18,8 @@ export function changeOf(session: ReportedSession): SessionChange {
     currentWorkId,
     lastReport,
     ranSinceResult,
+    lastDigest,
+    upstreamMessageId,
   };
 }
 
@@ -52,11 +54,15 @@ export function changed(
     currentWorkId: session.currentWorkId,
     lastReport: forwarded ? report.fingerprint : session.lastReport,
     ranSinceResult: session.ranSinceResult,
+    lastDigest: session.lastDigest,
+    upstreamMessageId: session.upstreamMessageId,
   };
   Object.assign(next, set);
   const same =
     sameState(session, next) &&
     next.currentWorkId === session.currentWorkId &&
-    next.ranSinceResult === session.ranSinceResult;
+    next.ranSinceResult === session.ranSinceResult &&
+    next.lastDigest === session.lastDigest &&
+    next.upstreamMessageId === session.upstreamMessageId;
   return same && next.lastReport === session.lastReport ? null : next;
 }

@@ -11,6 +11,8 @@ import { isClosedToResults, isLive, type EndedStatus } from './work.ts';
 export interface Turn {
   /** null: no entry; it is rebuilt from the snapshot. */
   work: WorkState | null;
+  /** Fingerprint of the last result that the child was delivered with, of whichever turn. */
+  lastDigest: string | null;
   /** The child has reported `running` since the turn's last result. */
   ranSince: boolean;
   /** A result that follows the last one is parked, and the report may be another try of it. */
@@ -46,7 +48,7 @@ export function judgeResult(turn: Turn, result: Result): Verdict {
   const { work } = turn;
   if (work === null) return { kind: 'first' };
   if (isLive(work.status)) {
-    return mayRepeatFormerTurn(work, result) ? { kind: 'provisional' } : { kind: 'first' };
+    return mayRepeatFormerTurn(turn, work, result) ? { kind: 'provisional' } : { kind: 'first' };
   }
   if (work.status === 'unknown') return { kind: 'follow_up' };
   if (isClosedToResults(work.status)) return { kind: 'late' };
@@ -67,12 +69,12 @@ export function mayAddSomething(turn: Turn): boolean {
   );
 }
 
-function mayRepeatFormerTurn(work: WorkState, result: Result): boolean {
+function mayRepeatFormerTurn({ lastDigest }: Turn, work: WorkState, result: Result): boolean {
   return (
     work.status === 'launching' &&
     !result.named &&
-    work.formerDigest !== null &&
-    work.formerDigest === result.digest
+    lastDigest !== null &&
+    lastDigest === result.digest
   );
 }
 

@@ -125,16 +125,9 @@ async function quietTurn(server: Server, withinMs: number): Promise<void> {
 
 /** Why Node could not read a request. */
 function statusOf({ code }: NodeJS.ErrnoException): 400 | 408 | 413 | 431 {
-  switch (code) {
-    case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return 408;
-    case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
-      return 413;
-    case 'HPE_HEADER_OVERFLOW':
-      return 431;
-    default:
-      return 400;
-  }
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return 408;
+  if (code === 'HPE_CHUNK_EXTENSIONS_OVERFLOW') return 413;
+  return code === 'HPE_HEADER_OVERFLOW' ? 431 : 400;
 }
 
 /** The answer as it goes out where there is no request that could be answered. */

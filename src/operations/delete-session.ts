@@ -8,6 +8,7 @@ import {
   deleteWorkOf,
 } from '../store/deleted-sessions.ts';
 import {
+  insertStubs,
   lockSessions,
   markSessionsDeleted,
   selectDeepestOfTree,
@@ -32,13 +33,16 @@ const TRIES_MAX = 10;
 /**
  * Deletes the session with its descendants, their work, their inboxes and what is parked for them,
  * which goes to the dead letters. What they have delivered elsewhere stays. Does nothing for a
- * session that is deleted or was never named.
+ * session that is deleted.
  *
  * A large tree is taken away in several transactions, the deepest first and the session itself last:
  * where one fails the rest is still a tree, and the request may be repeated.
  */
 export async function deleteSession(resources: Resources, key: SessionKey): Promise<void> {
   const tree = { ...key, limit: SESSIONS_AT_A_TIME };
+  // What was never named is marked as deleted too: upstream may know it, and its text may be here.
+  const named = { tenantId: key.tenantId, ids: [key.sessionId], now: resources.clock.now() };
+  await resources.database.run((db) => insertStubs(db, named));
   await forgetCalls(resources, key);
   for (;;) {
     const ids = await resources.database.run((db) => selectDeepestOfTree(db, tree));

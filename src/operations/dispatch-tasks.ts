@@ -25,6 +25,7 @@ import { insertStubs, lockSessions, selectAncestorsAmong } from '../store/sessio
 import { StorageUnavailable } from '../store/unavailable.ts';
 import { announceChanged } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChildren } from './deliver-parked.ts';
+import { lookUpUnknown } from './look-up-session.ts';
 import { oncePerKey, type Answer } from './once-per-key.ts';
 
 /*
@@ -95,6 +96,7 @@ export async function dispatchTasks<Value extends object>(
 ): Promise<Value & { replayed: boolean }> {
   const { tenantId } = dispatch;
   const ids = dispatch.tasks.map((task) => task.childId).filter((id) => id !== null);
+  await lookUpUnknown(resources, { tenantId, ids });
   for (let round = 0; round < ROUNDS_MAX; round += 1) {
     await deliverParkedOfChildren(resources, { tenantId, ids });
     const { answer, openedInboxOf, parentId } = await decideAndWrite(resources, dispatch, ids);
@@ -261,8 +263,6 @@ async function begin(
     childSessionId: childId,
     agent: decision.agent,
     title: decision.title,
-    formerDigest: decision.formerDigest,
-    upstreamMessageId: decision.upstreamMessageId,
     task,
   }));
   await insertDispatchedWork(tx, { ...of, ...clocksOf(terms, now), createdAt: now, rows });

@@ -1,9 +1,10 @@
-import { newestAssistantMessage } from '../domain/assistant-text.ts';
+import { newestAssistantMessage, responseIdsOf } from '../domain/assistant-text.ts';
 import type { UpstreamText } from '../domain/report.ts';
 import { describeFromUpstream, patchFromUpstream } from '../domain/snapshot.ts';
 import { storable } from '../domain/text.ts';
 import type { Resources } from '../resources.ts';
-import type { SessionKey } from '../store/sessions.ts';
+import { selectDeliveredResponses } from '../store/assistant-texts.ts';
+import { selectDescribedAmong, type SessionKey } from '../store/sessions.ts';
 import { writeSnapshot } from './write-snapshot.ts';
 
 /**
@@ -25,6 +26,20 @@ export async function lookUpSession(
   return 'stored';
 }
 
+/**
+ * Has those of the sessions that are not known here described, as far as upstream knows them and can
+ * be asked: what is dispatched to a child goes on without its names.
+ */
+export async function lookUpUnknown(
+  resources: Resources,
+  { tenantId, ids }: { tenantId: string; ids: string[] },
+): Promise<void> {
+  if (resources.upstream === null || ids.length === 0) return;
+  const known = await resources.database.run((db) => selectDescribedAmong(db, { tenantId, ids }));
+  const unknown = ids.filter((id) => !known.has(id));
+  await Promise.all(unknown.map((sessionId) => lookUpSession(resources, { tenantId, sessionId })));
+}
+
 /** Asks upstream for the newest text of the turn that the assistant of this session wrote. */
 export async function lookUpText(
   resources: Resources,
@@ -34,7 +49,12 @@ export async function lookUpText(
   const answer = await resources.upstream.readMessages(key.sessionId);
   if (answer.kind === 'unavailable') return { kind: 'unavailable' };
   const messages = answer.kind === 'found' ? answer.value : [];
-  const newest = newestAssistantMessage(messages, responseId);
+  const ids = responseIdsOf(messages);
+  const delivered =
+    ids.length === 0
+      ? new Set<string>()
+      : await resources.database.run((db) => selectDeliveredResponses(db, { ...key, ids }));
+  const newest = newestAssistantMessage(messages, responseId, delivered);
   if (newest === null) return { kind: 'none' };
   const { id, text } = newest;
   return { kind: 'found', messageId: id === null ? null : storable(id), text: storable(text) };

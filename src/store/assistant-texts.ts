@@ -2,7 +2,10 @@ import { sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
 import { assistantTexts } from './schema.ts';
 
-/** Keeps the session's newest assistant text in the place of the one before. */
+/**
+ * Keeps the session's newest assistant text in the place of the one before; but text of a turn that
+ * was delivered does not take away one that waits for its report.
+ */
 export async function putAssistantText(
   tx: Queryable,
   row: {
@@ -18,6 +21,11 @@ export async function putAssistantText(
     .values({ ...row, fresh: true })
     .onConflictDoUpdate({
       target: [assistantTexts.tenantId, assistantTexts.sessionId],
+      setWhere: sql`not ${assistantTexts.fresh} or not exists (
+        select 1 from turn_responses tr
+        where tr.tenant_id = ${row.tenantId} and tr.child_session_id = ${row.sessionId}
+          and tr.response_key = sha256(convert_to(${row.responseId}::text, 'UTF8'))
+          and tr.delivered)`,
       set: {
         text: row.text,
         responseId: row.responseId,
@@ -25,6 +33,20 @@ export async function putAssistantText(
         receivedAt: row.receivedAt,
       },
     });
+}
+
+/** Those of the agent's ids under which a turn of the session was delivered. */
+export async function selectDeliveredResponses(
+  db: Queryable,
+  of: { tenantId: string; sessionId: string; ids: string[] },
+): Promise<Set<string>> {
+  const rows = await db.execute<{ id: string }>(sql`
+    select r.id from unnest(${sql.param(of.ids)}::text[]) as r(id)
+    where exists (
+      select 1 from turn_responses tr
+      where tr.tenant_id = ${of.tenantId} and tr.child_session_id = ${of.sessionId}
+        and tr.response_key = sha256(convert_to(r.id, 'UTF8')) and tr.delivered)`);
+  return new Set(rows.map(({ id }) => id));
 }
 
 export interface TextlessTurn {

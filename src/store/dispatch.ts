@@ -53,8 +53,7 @@ export async function loadDispatchedChildren(
       'agentName', c.agent_name,
       'subAgentName', c.sub_agent_name,
       'work', case when w.work_id is not null then
-        json_build_object('status', w.status, 'resultDigest', w.result_digest,
-          'upstreamMessageId', w.upstream_message_id) end,
+        json_build_object('status', w.status) end,
       'hasParked', exists (
         select 1 from parked_reports k where k.tenant_id = c.tenant_id
           and k.child_session_id = c.id and k.state = 'parked')) as child
@@ -151,8 +150,6 @@ export interface DispatchedRow {
   childSessionId: string;
   agent: string;
   title: string;
-  formerDigest: string | null;
-  upstreamMessageId: string | null;
   task: {
     delegationId: string;
     unitId: string;
@@ -181,26 +178,23 @@ export async function insertDispatchedWork(
   const stall = to.stall === null ? null : JSON.stringify(to.stall);
   await tx.execute(sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
-      created_by, status, created_at, deadline_at, child_timeout_ms, stall, due_at, former_digest,
-      upstream_message_id, delegation_id, unit_id, task_index, goal, model)
+      created_by, status, created_at, deadline_at, child_timeout_ms, stall, due_at,
+      delegation_id, unit_id, task_index, goal, model)
     select ${to.tenantId}, r.work_id, ${to.parentSessionId}, r.child_id, r.agent, r.title,
       ${to.createdBy}, 'launching', ${to.createdAt}::timestamptz, ${to.deadlineAt}::timestamptz,
-      ${to.childTimeoutMs}::bigint, ${stall}::jsonb, ${to.dueAt}::timestamptz, r.former_digest,
-      r.upstream_message_id, r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
+      ${to.childTimeoutMs}::bigint, ${stall}::jsonb, ${to.dueAt}::timestamptz,
+      r.delegation_id, r.unit_id, r.task_index, r.goal, r.model
     from unnest(
       ${sql.param(rows.map((r) => r.workId))}::text[],
       ${sql.param(rows.map((r) => r.childSessionId))}::text[],
       ${sql.param(rows.map((r) => r.agent))}::text[],
       ${sql.param(rows.map((r) => r.title))}::text[],
-      ${sql.param(rows.map((r) => r.formerDigest))}::text[],
-      ${sql.param(rows.map((r) => r.upstreamMessageId))}::text[],
       ${sql.param(rows.map((r) => r.task?.delegationId ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.unitId ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.taskIndex ?? null))}::int[],
       ${sql.param(rows.map((r) => r.task?.goal ?? null))}::text[],
       ${sql.param(rows.map((r) => r.task?.model ?? null))}::text[]
-    ) as r(work_id, child_id, agent, title, former_digest, upstream_message_id, delegation_id,
-      unit_id, task_index, goal, model)`);
+    ) as r(work_id, child_id, agent, title, delegation_id, unit_id, task_index, goal, model)`);
 }
 
 /** Makes the entries their children's current ones: new turns, in which any report is a new one. */
@@ -209,7 +203,7 @@ export async function setCurrentWork(
   to: { tenantId: string; rows: readonly { childSessionId: string; workId: string }[] },
 ): Promise<void> {
   await tx.execute(sql`
-    update sessions s set current_work_id = r.work_id, last_report = null
+    update sessions s set current_work_id = r.work_id, last_report = null, response_id = null
     from unnest(
       ${sql.param(to.rows.map(() => to.tenantId))}::text[],
       ${sql.param(to.rows.map((r) => r.childSessionId))}::text[],

@@ -124,6 +124,8 @@ interface LoadedRow {
   current_work_id: string | null;
   last_report: string | null;
   ran_since_result: boolean;
+  last_digest: string | null;
+  upstream_message_id: string | null;
   work: ReportState['work'];
   named: ReportState['work'];
   response: ReportState['response'];
@@ -181,9 +183,9 @@ function workJson(sql: LaneSql, w: Fragment) {
     'childSessionId', ${w}.child_session_id, 'agent', ${w}.agent, 'title', ${w}.title,
     'createdBy', ${w}.created_by, 'recovered', ${w}.recovered, 'status', ${w}.status,
     'revision', ${w}.revision, 'lastItemSeq', ${w}.last_item_seq,
-    'formerDigest', ${w}.former_digest, 'resultDigest', ${w}.result_digest,
+    'resultDigest', ${w}.result_digest,
     'resultResponseId', ${w}.result_response_id, 'provisional', ${w}.provisional,
-    'awaitsText', ${w}.awaits_text, 'upstreamMessageId', ${w}.upstream_message_id,
+    'awaitsText', ${w}.awaits_text,
     'createdAt', ${epochMs(sql, sql`${w}.created_at`)},
     'task', case when ${w}.unit_id is not null then json_build_object(
       'delegationId', ${w}.delegation_id, 'unitId', ${w}.unit_id, 'taskIndex', ${w}.task_index,
@@ -210,7 +212,8 @@ function loadReports(
       select r.n, s.id as session_id, s.described_at is not null as described,
         s.deleted_at is not null as deleted, s.parent_session_id, s.agent_name, s.sub_agent_name,
         s.status, s.background_task_count, s.blocked_on, s.error_code, s.error_message,
-        s.response_id, s.current_work_id, s.last_report, s.ran_since_result,
+        s.response_id, s.current_work_id, s.last_report, s.ran_since_result, s.last_digest,
+        s.upstream_message_id,
         ${workJson(sql, sql`w`)} as work,
         case when nw.work_id is distinct from w.work_id then ${workJson(sql, sql`nw`)} end as named,
         case when tr.work_id is not null then
@@ -359,6 +362,8 @@ function stateOf(
             currentWorkId: row.current_work_id,
             lastReport: row.last_report,
             ranSinceResult: row.ran_since_result,
+            lastDigest: row.last_digest,
+            upstreamMessageId: row.upstream_message_id,
           },
     inbox: inbox
       ? {

@@ -71,7 +71,8 @@ function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): PromiseLik
     update sessions s set status = r.status, background_task_count = r.background_task_count,
       blocked_on = r.blocked_on, error_code = r.error_code, error_message = r.error_message,
       response_id = r.response_id, current_work_id = r.current_work_id,
-      last_report = r.last_report, ran_since_result = r.ran_since_result
+      last_report = r.last_report, ran_since_result = r.ran_since_result,
+      last_digest = r.last_digest, upstream_message_id = r.upstream_message_id
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.childId)}::text[],
       ${rows.map((r) => r.change.status)}::text[],
@@ -82,9 +83,12 @@ function updateSessions(sql: LaneSql, rows: BatchWrites['sessions']): PromiseLik
       ${rows.map((r) => r.change.responseId)}::text[],
       ${rows.map((r) => r.change.currentWorkId)}::text[],
       ${rows.map((r) => r.change.lastReport)}::text[],
-      ${rows.map((r) => r.change.ranSinceResult)}::boolean[]
+      ${rows.map((r) => r.change.ranSinceResult)}::boolean[],
+      ${rows.map((r) => r.change.lastDigest)}::text[],
+      ${rows.map((r) => r.change.upstreamMessageId)}::text[]
     ) as r(tenant_id, id, status, background_task_count, blocked_on, error_code, error_message,
-      response_id, current_work_id, last_report, ran_since_result)
+      response_id, current_work_id, last_report, ran_since_result, last_digest,
+      upstream_message_id)
     where s.tenant_id = r.tenant_id and s.id = r.id`;
 }
 
@@ -97,11 +101,11 @@ function insertWork(
   return sql`
     insert into work (tenant_id, work_id, parent_session_id, child_session_id, agent, title,
       recovered, status, created_at, ended_at, revision, last_item_seq, result_digest,
-      result_response_id, awaits_text, upstream_message_id, interrupt_reason)
+      result_response_id, awaits_text, interrupt_reason)
     select r.tenant_id, r.work_id, r.parent_id, r.child_id, r.agent, r.title, true, r.status,
       ${at}::timestamptz, case when r.ended then ${at}::timestamptz end, r.revision,
       r.last_item_seq, r.result_digest, r.result_response_id, r.awaits_text,
-      r.upstream_message_id, case when r.may_still_run then r.status end
+      case when r.may_still_run then r.status end
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.work.workId)}::text[],
       ${rows.map((r) => r.work.parentSessionId)}::text[],
@@ -113,10 +117,9 @@ function insertWork(
       ${rows.map((r) => r.work.resultDigest)}::text[],
       ${rows.map((r) => r.work.resultResponseId)}::text[],
       ${rows.map((r) => r.work.awaitsText)}::boolean[],
-      ${rows.map((r) => r.work.upstreamMessageId)}::text[],
       ${rows.map((r) => r.work.mayStillRun)}::boolean[]
     ) as r(tenant_id, work_id, parent_id, child_id, agent, title, status, ended, revision,
-      last_item_seq, result_digest, result_response_id, awaits_text, upstream_message_id,
+      last_item_seq, result_digest, result_response_id, awaits_text,
       may_still_run)`;
 }
 
@@ -131,7 +134,7 @@ function updateWork(
       due_at = case when not r.ended then w.due_at end,
       revision = r.revision, last_item_seq = r.last_item_seq, result_digest = r.result_digest,
       result_response_id = r.result_response_id, provisional = r.provisional,
-      awaits_text = r.awaits_text, upstream_message_id = r.upstream_message_id,
+      awaits_text = r.awaits_text,
       result = coalesce(r.result::jsonb, w.result),
       interrupt_reason = case when not r.ended then w.interrupt_reason
         when r.may_still_run then coalesce(w.interrupt_reason, r.status) end
@@ -144,11 +147,10 @@ function updateWork(
       ${rows.map((r) => r.work.resultResponseId)}::text[],
       ${rows.map((r) => r.work.provisional)}::boolean[],
       ${rows.map((r) => r.work.awaitsText)}::boolean[],
-      ${rows.map((r) => r.work.upstreamMessageId)}::text[],
       ${rows.map(({ work }) => storedResult(work))}::text[],
       ${rows.map((r) => r.work.mayStillRun)}::boolean[]
     ) as r(tenant_id, work_id, status, ended, revision, last_item_seq, result_digest,
-      result_response_id, provisional, awaits_text, upstream_message_id, result, may_still_run)
+      result_response_id, provisional, awaits_text, result, may_still_run)
     where w.tenant_id = r.tenant_id and w.work_id = r.work_id`;
 }
 

@@ -68,6 +68,10 @@ export const sessions = pgTable(
     lastReport: text('last_report'),
     /** A `running` has arrived since the last terminal report that was delivered or parked. */
     ranSinceResult: boolean('ran_since_result').notNull().default(false),
+    /** Fingerprint of the last result that was delivered, of whichever turn. */
+    lastDigest: text('last_digest'),
+    /** The newest message of upstream that a result took its text from. */
+    upstreamMessageId: text('upstream_message_id'),
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.id] }),
@@ -121,8 +125,6 @@ export const work = pgTable(
     deadlineAt: instant('deadline_at'),
     revision: integer('revision').notNull().default(0),
     lastItemSeq: bigint('last_item_seq', { mode: 'number' }),
-    /** Fingerprint of the last result of the turn before this one. */
-    formerDigest: text('former_digest'),
     /** Fingerprint of status and output of the last result that was delivered. */
     resultDigest: text('result_digest'),
     resultResponseId: text('result_response_id'),
@@ -130,8 +132,6 @@ export const work = pgTable(
     provisional: boolean('provisional').notNull().default(false),
     /** Delivered without text: text that arrives late follows, once. */
     awaitsText: boolean('awaits_text').notNull().default(false),
-    /** Upstream's id of the assistant message that was delivered as this turn's text. */
-    upstreamMessageId: text('upstream_message_id'),
 
     /** A task of a delegation: its result joins its unit's, and no item of its own is delivered. */
     delegationId: text('delegation_id'),

@@ -45,6 +45,8 @@ const CLEARED = {
   currentWorkId: null,
   lastReport: null,
   ranSinceResult: false,
+  lastDigest: null,
+  upstreamMessageId: null,
 } satisfies Partial<typeof sessions.$inferInsert>;
 
 // ---- reading
@@ -281,6 +283,18 @@ export async function selectDeepestOfTree(
     )
     select id from tree order by depth desc, id limit ${of.limit}`);
   return rows.map(({ id }) => id);
+}
+
+/** Those of the sessions that are described, or were deleted. */
+export async function selectDescribedAmong(
+  db: Queryable,
+  of: { tenantId: string; ids: string[] },
+): Promise<Set<string>> {
+  const rows = await db.execute<{ id: string }>(sql`
+    select id from sessions
+    where tenant_id = ${of.tenantId} and id = any(${sql.param(of.ids)}::text[])
+      and (described_at is not null or deleted_at is not null)`);
+  return new Set(rows.map(({ id }) => id));
 }
 
 // ---- locking

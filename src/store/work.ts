@@ -7,7 +7,7 @@ import { lateResults, sessions, work } from './schema.ts';
 type WorkRow = typeof work.$inferSelect & { status: WorkStatus };
 
 /** An entry without what may be large and no list shows. */
-export type ListedWork = Omit<WorkRow, 'result' | 'upstreamMessageId'>;
+export type ListedWork = Omit<WorkRow, 'result'>;
 
 /** An entry with what it has put into the inbox, as far as that has not been pruned. */
 export interface WorkDetail extends WorkRow {
@@ -23,12 +23,12 @@ interface WorkOf {
   workId: string;
 }
 
-const { result, upstreamMessageId, ...smallColumns } = getTableColumns(work);
+const { result, ...smallColumns } = getTableColumns(work);
 /** The columns that a list shows. */
 export const listedWork = smallColumns;
 
 /** All columns of `work w` under their names here, and those that a list shows. */
-const columns = named({ ...smallColumns, result, upstreamMessageId });
+const columns = named({ ...smallColumns, result });
 const listedColumns = named(smallColumns);
 
 function named(fields: Record<string, { name: string }>) {

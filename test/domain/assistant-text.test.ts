@@ -109,9 +109,10 @@ describe('the newest message of the assistant', () => {
       ],
       [
         'none that has no text',
-        [message({ content: [] }), message({ content: 'ok', id: 7 })],
+        [message({ content: [] }), message({ content: 'ok', id: null })],
         { id: null, text: 'ok' },
       ],
+      ['known by a number', [message({ id: 7 })], { id: '7', text: 'done' }],
       [
         'found among things that are none',
         [null, 5, 'x', [], {}, message()],
@@ -133,11 +134,14 @@ describe('the newest message of the assistant', () => {
       ['none of blank ones', [message({ content: '  ' })], null],
     ],
   )('is %s', (_what, messages, found) => {
-    expect(newestAssistantMessage(messages, 'r1')).toEqual(found);
+    expect(newestAssistantMessage(messages, 'r1', new Set(['r1']))).toEqual(found);
   });
 
-  test('is the first of all for a report that names no turn', () => {
+  test('is the first that is not of a delivered turn, for a report that names none', () => {
     const messages = [message({ response_id: 'r2' }), message({ id: 'm0', response_id: 'r1' })];
-    expect(newestAssistantMessage(messages, null)).toEqual({ id: 'm1', text: 'done' });
+    expect(newestAssistantMessage(messages, null, new Set())).toEqual({ id: 'm1', text: 'done' });
+    const newest = newestAssistantMessage(messages, null, new Set(['r2']));
+    expect(newest).toEqual({ id: 'm0', text: 'done' });
+    expect(newestAssistantMessage(messages, null, new Set(['r1', 'r2']))).toBeNull();
   });
 });

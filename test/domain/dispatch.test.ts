@@ -38,8 +38,7 @@ function decide({
   return decideDispatch(names, { ...PARENT, ...parent }, { ...CHILD, ...child }, parentDescends);
 }
 
-const ended = { status: 'completed' as const, resultDigest: 'd1', upstreamMessageId: 'm1' };
-const live = { status: 'running' as const, resultDigest: null, upstreamMessageId: null };
+const live = { status: 'running' as const };
 
 describe('a dispatch', () => {
   test('to an idle child of the parent begins a turn', () => {
@@ -47,16 +46,9 @@ describe('a dispatch', () => {
       kind: 'dispatch',
       agent: 'coder',
       title: '',
-      formerDigest: null,
-      upstreamMessageId: null,
       adoption: null,
       opensInbox: false,
     });
-  });
-
-  test('remembers the last result of the turn before, and what upstream had of it', () => {
-    const decision = decide({ child: { work: ended } });
-    expect(decision).toMatchObject({ formerDigest: 'd1', upstreamMessageId: 'm1' });
   });
 
   test('opens an inbox that was never opened', () => {
@@ -92,9 +84,7 @@ describe('a dispatch', () => {
   });
 
   test.each([...ENDED_STATUSES])('follows work that is %s', (status) => {
-    expect(
-      decide({ child: { work: { status, resultDigest: null, upstreamMessageId: null } } }).kind,
-    ).toBe('dispatch');
+    expect(decide({ child: { work: { status } } }).kind).toBe('dispatch');
   });
 });
 
@@ -128,7 +118,7 @@ describe('a dispatch is refused', () => {
   test.each([
     ...LIVE_STATUSES.map((status) => ({
       why: `the child's work is ${status}`,
-      given: { child: { work: { status, resultDigest: null, upstreamMessageId: null } } },
+      given: { child: { work: { status } } },
       reason: 'child_busy',
     })),
     {

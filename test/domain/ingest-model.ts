@@ -74,11 +74,7 @@ export function dispatch(model: Model): boolean {
   const former = current(model);
   if (model.parked.some(isParked) || (former !== null && isLive(former.status))) return false;
   const workId = `work-${next(model)}`;
-  const inherited = {
-    formerDigest: former?.resultDigest ?? null,
-    upstreamMessageId: former?.upstreamMessageId ?? null,
-  };
-  model.work.set(workId, aWork({ workId, status: 'launching', ...inherited }));
+  model.work.set(workId, aWork({ workId, status: 'launching' }));
   Object.assign(model.session, { currentWorkId: workId, lastReport: null });
   if (model.text) model.text.fresh = false;
   return true;

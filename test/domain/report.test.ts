@@ -312,9 +312,9 @@ const found = (text: string, messageId: string | null = 'm1'): UpstreamText => (
   text,
   messageId,
 });
-const lookedUp = (upstreamText: UpstreamText, workSet = {}) => ({
+const lookedUp = (upstreamText: UpstreamText, sessionSet = {}) => ({
   said: { upstreamText },
-  state: { work: aWork(workSet) },
+  state: { session: aSession({ currentWorkId: 'work-1', ...sessionSet }) },
   context: { upstream: true },
 });
 
@@ -395,9 +395,10 @@ describe('the output of an idle', () => {
   });
 
   test('of upstream is remembered by its id, and that of a kept text forgets no id', () => {
-    expect(delivered(lookedUp(found('said'))).work.upstreamMessageId).toBe('m1');
-    const work = aWork({ upstreamMessageId: 'm1' });
-    expect(delivered({ state: { work, ...kept('kept') } }).work.upstreamMessageId).toBe('m1');
+    expect(delivered(lookedUp(found('said'))).session?.upstreamMessageId).toBe('m1');
+    const session = aSession({ currentWorkId: 'work-1', upstreamMessageId: 'm1' });
+    const change = delivered({ state: { session, ...kept('kept') } }).session;
+    expect(change?.upstreamMessageId).toBe('m1');
   });
 
   test('that cannot be looked up is unavailable, not empty, and parked without a text', () => {
@@ -728,7 +729,7 @@ describe('a report that cannot be confirmed', () => {
     ['it has other text', { output: 'two' }, {}],
     ['it is a completion after a failure', { output: 'two' }, { status: 'failed' }],
     ['it is a completion without text after a failure', {}, { status: 'failed' }],
-    ['it is a failure after a failure', { status: 'failed' }, { status: 'failed' }],
+    ['it is a failure after a failure', { status: 'failed', output: 'two' }, { status: 'failed' }],
     ['its id is known only now', { output: 'two', responseId: 'r1' }, {}],
     ['its id is another', { output: 'two', responseId: 'r2' }, { responseId: 'r1' }],
   ])('takes the place of the parked one of its turn where %s', (_what, said, former) => {
@@ -737,12 +738,13 @@ describe('a report that cannot be confirmed', () => {
     expect(park.replaces?.id).toBe('parked-1');
   });
 
-  test.each<[what: string, said: Partial<Report>]>([
+  test.each<[what: string, said: Partial<Report>, former?: Parameters<typeof aParked>[0]]>([
     ['a failure', { status: 'failed', output: 'hook status idle rejected' }],
     ['an idle that says it failed', { outcome: 'failed', output: 'two' }],
     ['a try for which no text is found', {}],
-  ])('only counts as a try of a parked completion where it is %s', (_what, said) => {
-    const { park } = parked({ said, state: { ...closed, parked: aParked() } });
+    ['a failure without text after one', { status: 'failed' }, { status: 'failed' }],
+  ])('only counts as a try of what is parked where it is %s', (_what, said, former = {}) => {
+    const { park } = parked({ said, state: { ...closed, parked: aParked(former) } });
     expect(park).toMatchObject({ takesContent: false, turn: 1, tries: 2 });
     expect(park.replaces?.id).toBe('parked-1');
   });
@@ -806,7 +808,8 @@ describe('a parked report that the service delivers', () => {
     const session = aSession({ ranSinceResult: true, lastReport: 'x', currentWorkId: 'work-1' });
     const said = { output: 'one', origin: origin() };
     const decision = delivered({ said, state: { session, parked: aParked() } });
-    expect(decision.session).toBeNull();
+    const { upstreamMessageId, lastReport, status } = session;
+    expect(decision.session).toMatchObject({ upstreamMessageId, lastReport, status });
   });
 
   test('that has to stay is no further try', () => {

@@ -58,6 +58,8 @@ export function aSession(set: Partial<ReportedSession> = {}): ReportedSession {
     currentWorkId: null,
     lastReport: null,
     ranSinceResult: false,
+    lastDigest: null,
+    upstreamMessageId: null,
     ...set,
   };
 }
@@ -80,12 +82,10 @@ export function aWork(set: Partial<WorkState> = {}): WorkState {
     createdAt: NOW,
     revision: 0,
     lastItemSeq: null,
-    formerDigest: null,
     resultDigest: null,
     resultResponseId: null,
     provisional: false,
     awaitsText: false,
-    upstreamMessageId: null,
     task: null,
     ...set,
   };

@@ -6,7 +6,8 @@ import { ENDED_STATUSES, LIVE_STATUSES, type EndedStatus } from '../../src/domai
 import { aWork, deliveredWork, digest } from './situations.ts';
 
 function aTurn(set: Partial<Turn> = {}): Turn {
-  return { work: aWork(), ranSince: false, repeatsParked: false, response: null, ...set };
+  const quiet = { lastDigest: null, ranSince: false, repeatsParked: false, response: null };
+  return { work: aWork(), ...quiet, ...set };
 }
 
 /** A result with this text; `digest: null` where it could not be looked up. */
@@ -22,7 +23,10 @@ const DELIVERED = { delivered: true };
 type Case = [what: string, turn: Turn, result: Result];
 
 describe('the first result of a turn', () => {
-  const dispatchedAnew = aWork({ status: 'launching', formerDigest: digest('completed', 'one') });
+  const dispatchedAnew = {
+    work: aWork({ status: 'launching' }),
+    lastDigest: digest('completed', 'one'),
+  };
 
   test.each<Case>([
     ['that has no entry yet', aTurn({ work: null }), aResult('one')],
@@ -33,25 +37,25 @@ describe('the first result of a turn', () => {
     ]),
     ['that is a failure', aTurn(), aResult('boom', { status: 'failed' })],
     ['without text', aTurn(), aResult('')],
-    ['that differs from the former turn’s', aTurn({ work: dispatchedAnew }), aResult('two')],
+    ['that differs from the former turn’s', aTurn(dispatchedAnew), aResult('two')],
     [
       'that equals the former turn’s in text, not in status',
-      aTurn({ work: dispatchedAnew }),
+      aTurn(dispatchedAnew),
       aResult('one', { status: 'failed' }),
     ],
     [
       'that equals the former turn’s and names its turn',
-      aTurn({ work: dispatchedAnew }),
+      aTurn(dispatchedAnew),
       aResult('one', { named: true }),
     ],
     [
       'that equals the former turn’s after a sign of life',
-      aTurn({ work: { ...dispatchedAnew, status: 'running' } }),
+      aTurn({ ...dispatchedAnew, work: aWork({ status: 'running' }) }),
       aResult('one'),
     ],
     [
       'whose text could not be looked up',
-      aTurn({ work: { ...dispatchedAnew, formerDigest: digest('completed', '') } }),
+      aTurn({ ...dispatchedAnew, lastDigest: digest('completed', '') }),
       aResult('', { digest: null }),
     ],
   ])('is one %s', (_what, turn, result) => {
@@ -59,7 +63,7 @@ describe('the first result of a turn', () => {
   });
 
   test('is provisional where it may be the former turn’s last one, late', () => {
-    expect(judgeResult(aTurn({ work: dispatchedAnew }), aResult('one'))).toEqual({
+    expect(judgeResult(aTurn(dispatchedAnew), aResult('one'))).toEqual({
       kind: 'provisional',
     });
   });
@@ -248,13 +252,13 @@ const turns: fc.Arbitrary<Turn> = fc.record({
       .record({
         status: fc.constantFrom(...LIVE_STATUSES, ...ENDED_STATUSES),
         resultDigest: fc.option(text.map((output) => digest('completed', output))),
-        formerDigest: fc.option(text.map((output) => digest('completed', output))),
         resultResponseId: id,
         provisional: fc.boolean(),
         awaitsText: fc.boolean(),
       })
       .map(aWork),
   ),
+  lastDigest: fc.option(text.map((output) => digest('completed', output))),
   ranSince: fc.boolean(),
   repeatsParked: fc.boolean(),
   response: fc.constantFrom(null, ANNOUNCED, DELIVERED),

@@ -428,10 +428,10 @@ describe('DELETE', () => {
     expect((await children(parent)).body.data).toEqual([]);
   });
 
-  it('of a session that was never named leaves no trace', async () => {
+  it('of a session that was never named leaves a marker', async () => {
     const id = newId('nobody');
-    expect((await remove(id)).status).toBe(204);
-    expect(await rowOf(id)).toBeUndefined();
+    for (const _ of ['at first', 'again']) expect((await remove(id)).status).toBe(204);
+    expect(await rowOf(id)).toMatchObject({ deleted_at: expect.any(Date) });
   });
 
   it('of a stub leaves a marker: its children have no parent any more', async () => {

@@ -39,6 +39,9 @@ const write = (child: string, text: string) =>
     },
   });
 
+const interrupt = (child: string) =>
+  service.request('POST', `${path(child)}/events`, { type: 'interrupt', data: {} });
+
 const workOf = async (workId: string) => (await service.request('GET', `/v1/work/${workId}`)).body;
 
 const resultsIn = async (of: { parent: string }) =>
@@ -152,7 +155,7 @@ describe('the work entry', () => {
     { result: { summary: 's' }, ended: 'cancelled', said: 'interrupted' },
   ])('of a child that is asked to stop and says $result is $ended', async (of) => {
     const task = await begin();
-    await service.request('POST', `${path(task.child)}/events`, { type: 'interrupt', data: {} });
+    await interrupt(task.child);
     await say(task.child, { result: of.result });
     const work = await workOf(task.workId);
     expect(work).toMatchObject({ status: of.ended, result: { status: of.said } });
@@ -160,9 +163,6 @@ describe('the work entry', () => {
 });
 
 describe('a report that is parked', () => {
-  const interrupt = (child: string) =>
-    service.request('POST', `${path(child)}/events`, { type: 'interrupt', data: {} });
-
   test.each(['before it', 'within its grace'])(
     'is what it was when it came, for an interrupt: %s',
     async (when) => {
