@@ -78,7 +78,7 @@ export function createWebhookClient({
       method: 'POST',
       agent: false,
       lookup: checkedLookup,
-      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
+      signal,
       headers: { ...headers, 'content-length': String(Buffer.byteLength(body)) },
     };
     const request = target.protocol === 'https:' ? requestHttps : requestHttp;
@@ -98,6 +98,9 @@ export function createWebhookClient({
         const refused = error instanceof AddressRefused;
         settle({ kind: refused ? 'refused' : 'unanswered', why: error.message });
       });
+      // A timer of its own: the signals of timeouts may be collected before they have fired.
+      const timer = setTimeout(() => outgoing.destroy(new Error('the time is up')), timeoutMs);
+      outgoing.on('close', () => clearTimeout(timer));
       outgoing.end(body);
     });
   }
