@@ -220,6 +220,7 @@ describe('a receiver that', () => {
     ['answers 500 to every try', 500, 4],
     ['drops the connection', 'drop', 4],
     ['answers 404', 404, 1],
+    ['changes the protocol', { status: 101, headers: { Connection: 'Upgrade', Upgrade: 'x' } }, 1],
   ] as const)(
     '%s is left alone after its last try, and woken by the next result',
     async (...row) => {

@@ -62,3 +62,39 @@ describe('a call that is not answered', () => {
     expect(await answer).toMatchObject({ kind: 'unanswered' });
   }, 5_000);
 });
+
+const UPGRADED =
+  'HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n';
+
+describe('a receiver that', () => {
+  test.each([
+    ['answers', 'HTTP/1.1 204 No Content\r\n\r\n', { kind: 'answered', status: 204 }],
+    [
+      'answers after a hint',
+      'HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n',
+      { kind: 'answered', status: 204 },
+    ],
+    ['never ends its answer', 'HTTP/1.1 200 OK\r\n\r\nand', { kind: 'answered', status: 200 }],
+    ['changes the protocol', UPGRADED, { kind: 'answered', status: 101 }],
+    [
+      'changes it without saying to what',
+      'HTTP/1.1 101 Switching Protocols\r\n\r\n',
+      { kind: 'answered', status: 101 },
+    ],
+    ['only bids to go on', 'HTTP/1.1 100 Continue\r\n\r\n', { kind: 'unanswered' }],
+    ['does not end its headers', 'HTTP/1.1 200 OK\r\nX', { kind: 'unanswered' }],
+    [
+      'says too much in its headers',
+      `HTTP/1.1 200 OK\r\nX: ${'x'.repeat(100_000)}\r\n\r\n`,
+      { kind: 'unanswered' },
+    ],
+    ['speaks something else', 'hello\r\n\r\n', { kind: 'unanswered' }],
+  ])(
+    '%s ends the call',
+    async (_, said, ended) => {
+      const { url } = await receiverSaying(said);
+      expect(await post(url)).toMatchObject(ended);
+    },
+    5_000,
+  );
+});
