@@ -25,15 +25,15 @@ export async function putWebhook(
     });
 }
 
-/** Removes the webhook and what is on its way to it; with `url` only if it is still this one. */
+/** Removes the webhook and what is on its way to it; with `putAt` only if none was put since. */
 export async function deleteWebhook(
   tx: Queryable,
-  { tenantId, sessionId, url = null }: WebhookOf & { url?: string | null },
+  { tenantId, sessionId, putAt = null }: WebhookOf & { putAt?: number | null },
 ): Promise<void> {
   await tx.execute(sql`
     with gone as (
       delete from webhooks where tenant_id = ${tenantId} and session_id = ${sessionId}
-        and (${url}::text is null or url = ${url})
+        and created_at = coalesce(${putAt}::timestamptz, created_at)
       returning 1
     )
     delete from webhook_wakes where tenant_id = ${tenantId} and session_id = ${sessionId}
@@ -108,6 +108,8 @@ export interface ClaimedWake extends NewWebhookWake {
   /** This one included. */
   tries: number;
   createdAt: number;
+  /** When the webhook was put. */
+  putAt: number;
   url: string;
   secret: string | null;
   format: WebhookFormat;
@@ -133,7 +135,7 @@ export async function claimWebhookWakes(
     returning w.tenant_id as "tenantId", w.session_id as "sessionId", w.id, w.number, w.notice,
       w.pending, w.item_id as "itemId", w.created_by as "createdBy",
       w.with_created_by as "withCreatedBy", w.tries, w.created_at as "createdAt",
-      h.url, h.secret, h.format`);
+      h.created_at as "putAt", h.url, h.secret, h.format`);
 }
 
 /** This wake has come to its end; not if a newer one has taken its place. */

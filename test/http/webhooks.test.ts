@@ -262,6 +262,26 @@ describe('a receiver that', () => {
     expect(await onTheWay(parent)).toBe(0);
   });
 
+  test.each([
+    ['the same', {}],
+    ['another secret', { secret: secret() }],
+    ['another form', { format: 'session_message' }],
+  ])('is gone too late removes no webhook that was put since (%s)', async (_, hook) => {
+    const patience = new AbortController();
+    const { parent, at } = await wokenParent(
+      {},
+      once(patience.signal, 'abort').then(() => 410),
+      204,
+    );
+    await deliverTo(service, parent);
+    await receiver.received(at, 1);
+    expect((await put(parent, { url: receiver.url(at), ...hook })).status).toBe(200);
+    patience.abort();
+    await expect.poll(() => wakeState(parent)).toMatchObject({ pending: false });
+    await deliverTo(service, parent);
+    await receiver.received(at, 2);
+  });
+
   test('takes long to answer is called once, and other results wait for it', async () => {
     const patience = new AbortController();
     const slow = once(patience.signal, 'abort').then(() => 204);
