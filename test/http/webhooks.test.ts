@@ -242,6 +242,18 @@ describe('a receiver that', () => {
     },
   );
 
+  test.each(['', '-elsewhere'])(
+    'answers 503 gets the wake again where the webhook was put anew meanwhile (%j)',
+    async (moved) => {
+      const { parent, at } = await wokenParent({}, 503, 204);
+      await deliverTo(service, parent);
+      const [first] = await receiver.received(at, 1);
+      expect((await put(parent, { url: receiver.url(at + moved) })).status).toBe(200);
+      const again = (await receiver.received(at + moved, moved === '' ? 2 : 1)).at(-1);
+      expect(again?.headers['webhook-id']).toBe(first?.headers['webhook-id']);
+    },
+  );
+
   test('asks for patience is not called before', async () => {
     const busy = { status: 429, headers: { 'Retry-After': '2' } };
     const { parent, at } = await wokenParent({}, busy, 204);
