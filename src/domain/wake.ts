@@ -94,10 +94,8 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
     case 'inbox_emptied':
       return emptied(state);
     case 'announcement_failed':
-      // A later announcement may be on its way; and what never arrived is not repeated when it is
-      // sent once more.
-      if (event.number !== state.announcements) return silently(state, {});
-      return silently(state, { pending: false, lastNotice: null });
+      // A later announcement may be on its way.
+      return silently(state, event.number === state.announcements ? { pending: false } : {});
     case 'repeat_due':
       return repeatDue(state, event);
   }

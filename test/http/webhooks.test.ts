@@ -242,6 +242,20 @@ describe('a receiver that', () => {
     },
   );
 
+  test('refuses a notice does not get it again however often its parent says that it is idle', async () => {
+    const { parent, at } = await wokenParent({}, 400);
+    await deliverTo(service, parent);
+    await receiver.received(at, 1);
+    await expect.poll(() => wakeState(parent)).toMatchObject({ pending: false });
+    for (let n = 0; n < 3; n += 1) {
+      await reportIdle(service, parent);
+      await service.resources.wakes.idle();
+      expect(await wakeState(parent)).toMatchObject({ pending: false, announcements: 1 });
+    }
+    expect(await onTheWay(parent)).toBe(0);
+    expect(receiver.calls(at)).toHaveLength(1);
+  });
+
   test.each(['', '-elsewhere'])(
     'answers 503 gets the wake again where the webhook was put anew meanwhile (%j)',
     async (moved) => {
