@@ -475,16 +475,15 @@ describe('a webhook', () => {
     });
   });
 
-  it('that refuses the dispatcher is tried once more without it, at once', () => {
-    expect(afterTry(attempt({ status: 403, withCreatedBy: true }))).toEqual({
-      kind: 'retry',
-      delayMs: 0,
-      withCreatedBy: false,
-    });
-    expect(afterTry(attempt({ status: 403, tries: 2 }))).toEqual({ kind: 'give_up' });
-    const last = attempt({ status: 403, withCreatedBy: true, tries: WEBHOOK_TRIES });
-    expect(afterTry(last)).toEqual({ kind: 'give_up' });
-  });
+  it.each([1, 2, 3, WEBHOOK_TRIES])(
+    'that refuses the dispatcher at try %i is tried once more without it, at once',
+    (tries) => {
+      const refused = attempt({ status: 403, tries, withCreatedBy: true });
+      expect(afterTry(refused)).toEqual({ kind: 'retry', delayMs: 0, withCreatedBy: false });
+      const again = attempt({ status: 403, tries: tries + 1 });
+      expect(afterTry(again)).toEqual({ kind: 'give_up' });
+    },
+  );
 
   it('is removed when it says that it is gone, at whatever try', () => {
     for (const tries of [1, WEBHOOK_TRIES]) {
