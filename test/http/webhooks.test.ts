@@ -335,6 +335,16 @@ describe('a receiver that', () => {
   });
 });
 
+test('wakes whose webhook went at the moment they were announced hold up no others', async () => {
+  await database.sql`
+    insert into webhook_wakes (tenant_id, session_id, id, number, notice, pending, due_at, created_at)
+    select 'default', 'left-' || n, 'wake_' || n, 1, '', 1, now() - interval '1 hour', now()
+    from generate_series(1, 64) n`;
+  const { parent, at } = await wokenParent();
+  await deliverTo(service, parent);
+  await receiver.received(at, 1);
+});
+
 describe('without leave to go into private networks', () => {
   const names: Record<string, string[]> = {
     'rebound.example': ['127.0.0.1'],
