@@ -94,10 +94,8 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
     case 'inbox_emptied':
       return emptied(state);
     case 'announcement_failed':
-      // A later announcement may be on its way; and what never arrived is not repeated when it is
-      // sent once more.
-      if (event.number !== state.announcements) return silently(state, {});
-      return silently(state, { pending: false, lastNotice: null });
+      // A later announcement may be on its way.
+      return silently(state, event.number === state.announcements ? { pending: false } : {});
     case 'repeat_due':
       return repeatDue(state, event);
   }
@@ -202,7 +200,7 @@ function silently(state: WakeState, change: Partial<WakeState>): WakeStep {
 
 /* How a webhook is tried. */
 
-/** How often one announcement is tried, in all. */
+/** How often one announcement is tried in all; once more where only the dispatcher is refused. */
 export const WEBHOOK_TRIES = 4;
 /** How long to wait after the first try; then twice as long after each. */
 const FIRST_RETRY_MS = 500;
@@ -250,8 +248,8 @@ export type AfterTry =
 export function afterTry({ tries, status, retryAfterMs, withCreatedBy }: WebhookTry): AfterTry {
   if (status !== null && status >= 200 && status <= 299) return { kind: 'delivered' };
   if (status === 410) return { kind: 'remove_webhook' };
-  if (tries >= WEBHOOK_TRIES) return { kind: 'give_up' };
   if (status === 403 && withCreatedBy) return { kind: 'retry', delayMs: 0, withCreatedBy: false };
+  if (tries >= WEBHOOK_TRIES) return { kind: 'give_up' };
   if (!isRetryable(status)) return { kind: 'give_up' };
   return { kind: 'retry', delayMs: retryDelayMs(tries, retryAfterMs), withCreatedBy };
 }

@@ -4,7 +4,6 @@ import { selectInbox } from '../store/inboxes.ts';
 import { insertStubs } from '../store/sessions.ts';
 import {
   deleteWebhook as deleteIt,
-  deleteWebhooksOf,
   putWebhook as put,
   type WebhookFormat,
 } from '../store/webhooks.ts';
@@ -21,8 +20,9 @@ export interface PutWebhook {
 
 /**
  * Has the session, that is the last one of its chain, woken at this URL; takes the place of what was
- * there. A session never named becomes a stub; a deleted one is refused, and so is a URL that is
- * seen to lead where none may. What its name resolves to is looked at whenever it is called.
+ * there, also for a wake that is to be tried again. A session never named becomes a stub; a deleted
+ * one is refused, and so is a URL that is seen to lead where none may. What its name resolves to is
+ * looked at whenever it is called.
  */
 export async function putWebhook(resources: Resources, hook: PutWebhook): Promise<void> {
   const refusal = resources.webhooks.refuse(new URL(hook.url));
@@ -31,11 +31,11 @@ export async function putWebhook(resources: Resources, hook: PutWebhook): Promis
   const now = resources.clock.now();
   const stub = { tenantId, ids: [hook.sessionId], now };
   await resources.database.run((db) => insertStubs(db, stub));
-  await withLockedInbox(resources, hook, async (tx, { sessionId }) => {
-    // What is on its way was meant for the former one.
-    await deleteWebhooksOf(tx, { tenantId, ids: [sessionId] });
-    await put(tx, { ...hook, sessionId, now });
-  });
+  await withLockedInbox(
+    resources,
+    hook,
+    async (tx, { sessionId }) => await put(tx, { ...hook, sessionId, now }),
+  );
 }
 
 /** The session is woken nowhere outside any more; harmless again. Refuses one that is not there. */

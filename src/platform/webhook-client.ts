@@ -1,5 +1,5 @@
 import { lookup as resolveName, type LookupAddress } from 'node:dns';
-import { request as requestHttp, type RequestOptions } from 'node:http';
+import { request as requestHttp, type IncomingMessage, type RequestOptions } from 'node:http';
 import { request as requestHttps } from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
 import { isPrivateAddress } from './private-address.ts';
@@ -78,12 +78,13 @@ export function createWebhookClient({
       method: 'POST',
       agent: false,
       lookup: checkedLookup,
-      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
+      signal,
       headers: { ...headers, 'content-length': String(Buffer.byteLength(body)) },
     };
     const request = target.protocol === 'https:' ? requestHttps : requestHttp;
     return new Promise((settle) => {
-      const outgoing = request(target, options, (incoming) => {
+      const outgoing = request(target, options);
+      const take = (incoming: IncomingMessage): void => {
         const { statusCode = 0, headers: said } = incoming;
         // Nobody reads what else it says.
         incoming.on('error', () => {});
@@ -93,11 +94,17 @@ export function createWebhookClient({
           status: statusCode,
           retryAfterMs: retryAfterMs(said['retry-after']),
         });
-      });
+      };
+      outgoing.on('response', take);
+      // Without a listener it would be dropped without a word.
+      outgoing.on('upgrade', take);
       outgoing.on('error', (error) => {
         const refused = error instanceof AddressRefused;
         settle({ kind: refused ? 'refused' : 'unanswered', why: error.message });
       });
+      // A timer of its own: the signals of timeouts may be collected before they have fired.
+      const timer = setTimeout(() => outgoing.destroy(new Error('the time is up')), timeoutMs);
+      outgoing.on('close', () => clearTimeout(timer));
       outgoing.end(body);
     });
   }

@@ -25,15 +25,15 @@ export async function putWebhook(
     });
 }
 
-/** Removes the webhook and what is on its way to it; with `url` only if it is still this one. */
+/** Removes the webhook and what is on its way to it; with `putAt` only if none was put since. */
 export async function deleteWebhook(
   tx: Queryable,
-  { tenantId, sessionId, url = null }: WebhookOf & { url?: string | null },
+  { tenantId, sessionId, putAt = null }: WebhookOf & { putAt?: number | null },
 ): Promise<void> {
   await tx.execute(sql`
     with gone as (
       delete from webhooks where tenant_id = ${tenantId} and session_id = ${sessionId}
-        and (${url}::text is null or url = ${url})
+        and created_at = coalesce(${putAt}::timestamptz, created_at)
       returning 1
     )
     delete from webhook_wakes where tenant_id = ${tenantId} and session_id = ${sessionId}
@@ -108,6 +108,8 @@ export interface ClaimedWake extends NewWebhookWake {
   /** This one included. */
   tries: number;
   createdAt: number;
+  /** When the webhook was put. */
+  putAt: number;
   url: string;
   secret: string | null;
   format: WebhookFormat;
@@ -115,7 +117,7 @@ export interface ClaimedWake extends NewWebhookWake {
 
 /**
  * Takes wakes that are due, longest first, at most `limit`: nobody else does before `leasedUntil`,
- * when whoever took them must have died.
+ * when whoever took them must have died. One whose webhook was removed while it was announced stays.
  */
 export async function claimWebhookWakes(
   db: Queryable,
@@ -123,17 +125,19 @@ export async function claimWebhookWakes(
 ): Promise<ClaimedWake[]> {
   return await db.execute<ClaimedWake & Record<string, unknown>>(sql`
     with due as materialized (
-      select tenant_id, session_id from webhook_wakes where due_at <= ${now}::timestamptz
-      order by due_at limit ${limit} for update skip locked
+      select w.tenant_id, w.session_id, h.created_at as put_at, h.url, h.secret, h.format
+      from webhook_wakes w
+      join webhooks h on h.tenant_id = w.tenant_id and h.session_id = w.session_id
+      where w.due_at <= ${now}::timestamptz
+      order by w.due_at limit ${limit} for update of w skip locked
     )
     update webhook_wakes w set due_at = ${leasedUntil}::timestamptz, tries = w.tries + 1
     from due d
-    join webhooks h on h.tenant_id = d.tenant_id and h.session_id = d.session_id
     where w.tenant_id = d.tenant_id and w.session_id = d.session_id
     returning w.tenant_id as "tenantId", w.session_id as "sessionId", w.id, w.number, w.notice,
       w.pending, w.item_id as "itemId", w.created_by as "createdBy",
       w.with_created_by as "withCreatedBy", w.tries, w.created_at as "createdAt",
-      h.url, h.secret, h.format`);
+      d.put_at as "putAt", d.url, d.secret, d.format`);
 }
 
 /** This wake has come to its end; not if a newer one has taken its place. */

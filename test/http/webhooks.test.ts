@@ -220,6 +220,7 @@ describe('a receiver that', () => {
     ['answers 500 to every try', 500, 4],
     ['drops the connection', 'drop', 4],
     ['answers 404', 404, 1],
+    ['changes the protocol', { status: 101, headers: { Connection: 'Upgrade', Upgrade: 'x' } }, 1],
   ] as const)(
     '%s is left alone after its last try, and woken by the next result',
     async (...row) => {
@@ -241,6 +242,32 @@ describe('a receiver that', () => {
     },
   );
 
+  test('refuses a notice does not get it again however often its parent says that it is idle', async () => {
+    const { parent, at } = await wokenParent({}, 400);
+    await deliverTo(service, parent);
+    await receiver.received(at, 1);
+    await expect.poll(() => wakeState(parent)).toMatchObject({ pending: false });
+    for (let n = 0; n < 3; n += 1) {
+      await reportIdle(service, parent);
+      await service.resources.wakes.idle();
+      expect(await wakeState(parent)).toMatchObject({ pending: false, announcements: 1 });
+    }
+    expect(await onTheWay(parent)).toBe(0);
+    expect(receiver.calls(at)).toHaveLength(1);
+  });
+
+  test.each(['', '-elsewhere'])(
+    'answers 503 gets the wake again where the webhook was put anew meanwhile (%j)',
+    async (moved) => {
+      const { parent, at } = await wokenParent({}, 503, 204);
+      await deliverTo(service, parent);
+      const [first] = await receiver.received(at, 1);
+      expect((await put(parent, { url: receiver.url(at + moved) })).status).toBe(200);
+      const again = (await receiver.received(at + moved, moved === '' ? 2 : 1)).at(-1);
+      expect(again?.headers['webhook-id']).toBe(first?.headers['webhook-id']);
+    },
+  );
+
   test('asks for patience is not called before', async () => {
     const busy = { status: 429, headers: { 'Retry-After': '2' } };
     const { parent, at } = await wokenParent({}, busy, 204);
@@ -259,6 +286,26 @@ describe('a receiver that', () => {
     await deliverTo(service, parent);
     await service.resources.wakes.idle();
     expect(await onTheWay(parent)).toBe(0);
+  });
+
+  test.each([
+    ['the same', {}],
+    ['another secret', { secret: secret() }],
+    ['another form', { format: 'session_message' }],
+  ])('is gone too late removes no webhook that was put since (%s)', async (_, hook) => {
+    const patience = new AbortController();
+    const { parent, at } = await wokenParent(
+      {},
+      once(patience.signal, 'abort').then(() => 410),
+      204,
+    );
+    await deliverTo(service, parent);
+    await receiver.received(at, 1);
+    expect((await put(parent, { url: receiver.url(at), ...hook })).status).toBe(200);
+    patience.abort();
+    await expect.poll(() => wakeState(parent)).toMatchObject({ pending: false });
+    await deliverTo(service, parent);
+    await receiver.received(at, 2);
   });
 
   test('takes long to answer is called once, and other results wait for it', async () => {
@@ -286,6 +333,16 @@ describe('a receiver that', () => {
     expect(receiver.calls(elsewhere)).toEqual([]);
     expect(receiver.calls(at)).toHaveLength(1);
   });
+});
+
+test('wakes whose webhook went at the moment they were announced hold up no others', async () => {
+  await database.sql`
+    insert into webhook_wakes (tenant_id, session_id, id, number, notice, pending, due_at, created_at)
+    select 'default', 'left-' || n, 'wake_' || n, 1, '', 1, now() - interval '1 hour', now()
+    from generate_series(1, 64) n`;
+  const { parent, at } = await wokenParent();
+  await deliverTo(service, parent);
+  await receiver.received(at, 1);
 });
 
 describe('without leave to go into private networks', () => {
