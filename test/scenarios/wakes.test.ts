@@ -187,6 +187,32 @@ describe('a wake that is pending', () => {
   });
 });
 
+/** How many wait for a lock. */
+const waiting = async () =>
+  (
+    await database.sql`
+      select 1 from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock'`
+  ).length;
+
+describe('a result that comes right after what clears the pending wake', () => {
+  test('is told though the start of the turn is stepped late', async () => {
+    const parent = await newParent();
+    await completes(parent, two);
+    await database.sql.begin(async (sql) => {
+      await sql`select 1 from wakes where session_id = ${parent} for update`;
+      expect((await post(parent, 'running')).status).toBe(204);
+      await expect.poll(waiting).toBe(1);
+      await deliverTo(one, parent);
+      let isStepped = false;
+      void one.resources.wakes.idle().then(() => (isStepped = true));
+      await expect.poll(async () => isStepped || (await waiting()) === 2).toBe(true);
+    });
+    await settled(parent);
+    expect(noticesOf(parent)).toHaveLength(2);
+  });
+});
+
 const onTheWay = (parent: string) =>
   database.sql`select id from webhook_wakes where session_id = ${parent}`;
 
@@ -387,7 +413,7 @@ test('a result that came just before the inbox was known to be empty is told', a
   await deliverTo(two, parent);
   await settled(parent);
   // As if this had been heard of before it was stepped: its wake would have been coalesced.
-  await database.sql`update wakes set pending = true where session_id = ${parent}`;
+  await database.sql`update wakes set pending = true, as_of = 0 where session_id = ${parent}`;
   await stepParents(one.resources, [
     { kind: 'inbox_emptied', tenantId: 'default', sessionId: parent },
   ]);
