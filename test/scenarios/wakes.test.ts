@@ -211,6 +211,25 @@ describe('a result that comes right after what clears the pending wake', () => {
     await settled(parent);
     expect(noticesOf(parent)).toHaveLength(2);
   });
+
+  test.each<[string, (parent: string, id: string) => Promise<unknown>]>([
+    ['acks', (p, id) => one.request('POST', `${path(p)}/inbox/ack`, { item_ids: [id] })],
+    ['drains', (p) => two.request('POST', `${path(p)}/inbox/read`, { max: 1, drain: true })],
+    ['reads that ack', (p, id) => two.request('POST', `${path(p)}/inbox/read`, { ack: [id] })],
+  ])('is told where two %s at once have emptied the inbox', async (_, empties) => {
+    async function isTold(): Promise<boolean> {
+      const parent = await newParent();
+      const [first, second] = [await deliverTo(one, parent), await deliverTo(one, parent)];
+      await settled(parent);
+      await Promise.all([empties(parent, first.itemId), empties(parent, second.itemId)]);
+      await settled(parent);
+      await deliverTo(two, parent);
+      await settled(parent);
+      return noticesOf(parent).length === 2;
+    }
+    const told = await Promise.all(Array.from({ length: 10 }, isTold));
+    expect(told).not.toContain(false);
+  });
 });
 
 const onTheWay = (parent: string) =>
