@@ -19,6 +19,7 @@ export interface StreamedSession {
   pending: number | null;
   announcements: number;
   told: Told | null;
+  wakePending: boolean;
   /** The newest children: id and fingerprint. */
   children: [string, string][] | null;
 }
@@ -40,6 +41,7 @@ export async function selectStreamed(
         select count(*)::int from items i where i.session_id = t.id
           and i.tenant_id = t.tenant_id and i.acked_at is null) end as pending,
       coalesce(w.announcements, 0) as announcements, w.told,
+      coalesce(w.pending, false) as "wakePending",
       (
         select json_agg(json_build_array(c.id, md5(row(c.status, c.title, c.agent_id,
           c.error_code, c.error_message, k.work_id, k.status, x.received_at)::text)))

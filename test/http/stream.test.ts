@@ -139,6 +139,22 @@ describe('a stream', () => {
     expect(await opened.next('inbox.wake')).toMatchObject({ data: { pending: 1 } });
   });
 
+  test('is not told again what that session was told when it had something', async () => {
+    const [before, after] = [freshId('before'), freshId('after')];
+    for (const id of [before, after]) await here.request('PUT', path(id), { inbox: 'open' });
+    await deliverTo(here, after);
+    await here.resources.wakes.idle();
+    await here.request('POST', `${path(after)}/inbox/read`, { drain: true });
+    await here.resources.wakes.idle();
+    const opened = await stream(there, before);
+    await opened.next('session.snapshot');
+    await here.request('PUT', path(before), { continued_as: after });
+    for (const child of [freshId('child'), freshId('child')]) {
+      await describeChild(here, before, child);
+      expect(await opened.next()).toMatchObject({ event: 'session.created', data: { id: child } });
+    }
+  });
+
   test('shows that it lives, and renews the lease of its viewer', async () => {
     const id = freshId();
     const viewer = await attach(here, id);
