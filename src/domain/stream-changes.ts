@@ -2,6 +2,9 @@ import type { SessionStatus } from './session.ts';
 
 /* What those are told who watch a session: how it differs from what was seen of it last. */
 
+/** So many characters of an error's message are told; the session and its entry have it whole. */
+export const TOLD_ERROR_MAX = 4_000;
+
 /** A session as a look finds it, as far as its watchers are told of it. */
 export interface SeenSession {
   status: SessionStatus;

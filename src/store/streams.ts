@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
 import type { SessionStatus } from '../domain/session.ts';
+import { TOLD_ERROR_MAX } from '../domain/stream-changes.ts';
 import type { Queryable } from './database.ts';
 import type { Told } from './wakes.ts';
 
@@ -36,7 +37,8 @@ export async function selectStreamed(
     select s.tenant_id as "tenantId", s.id as "sessionId", t.id as "tipId",
       s.deleted_at is not null or t.deleted_at is not null as deleted, s.status,
       s.background_task_count as "backgroundTaskCount", s.blocked_on as "blockedOn",
-      s.error_code as "errorCode", s.error_message as "errorMessage",
+      s.error_code as "errorCode",
+      left(s.error_message, ${TOLD_ERROR_MAX}) as "errorMessage",
       case when r.wants_pending then (
         select count(*)::int from items i where i.session_id = t.id
           and i.tenant_id = t.tenant_id and i.acked_at is null) end as pending,
