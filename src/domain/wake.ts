@@ -70,6 +70,8 @@ export type WakeEvent =
   | { kind: 'went_idle'; seq: number; inbox: WakingInbox; now: number }
   /** Nothing was left in its inbox that was not acked. */
   | { kind: 'inbox_emptied'; inbox: WakingInbox; now: number }
+  /** A reader has given back items that it had a lease of. */
+  | { kind: 'released'; turnRuns: boolean; now: number }
   /** The announcement of this number has failed for good. */
   | { kind: 'announcement_failed'; number: number }
   /** The time of `repeatAt` has come; or it had, when that was last looked at. */
@@ -102,6 +104,10 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
       return wentIdle(state, event);
     case 'inbox_emptied':
       return inboxEmptied(state, event);
+    case 'released': {
+      if (event.turnRuns) return silently(state, {});
+      return silently(state, repeatedAfter(state.repeatDelayMs, state.repeatAt, event.now));
+    }
     case 'announcement_failed':
       // A later announcement may be on its way; and what never arrived is not repeated when it is
       // sent once more.

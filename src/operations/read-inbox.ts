@@ -2,8 +2,8 @@ import { itemId } from '../domain/item-id.ts';
 import type { Resources } from '../resources.ts';
 import { ackItemsOf, handOutItems, takeBackItems, type ItemRow } from '../store/items.ts';
 import { afterAcks, seqsOf } from './ack-items.ts';
-import { announceDelivered } from './announce.ts';
 import { inboxToRead } from './open-inbox.ts';
+import { announceReleased } from './release-items.ts';
 
 /** How much text one answer holds at most, in bytes; a single entry may be longer. */
 export const ANSWER_MAX_BYTES = 16 * 1024 * 1024;
@@ -130,7 +130,7 @@ async function takeBack(
     await resources.database.run((db) =>
       takeBackItems(db, { ...of, seqs, deliveryCounts, ackedAt }),
     );
-    announceDelivered(resources, [of]);
+    announceReleased(resources, of);
   }
   return [];
 }

@@ -35,7 +35,7 @@ import { announceChanged } from './announce.ts';
 /** What has happened to a parent. */
 export type ParentEvent = WakeKey &
   (
-    | { kind: 'delivered' | 'inbox_emptied' | 'repeat_due' }
+    | { kind: 'delivered' | 'inbox_emptied' | 'released' | 'repeat_due' }
     /** `seq`: its place among the parent's turns and items. */
     | { kind: 'turn_started' | 'went_idle'; seq: number }
     /** Something unread may be there of which the parent was never told. */
@@ -272,6 +272,9 @@ function stepParent(
         break;
       case 'inbox_emptied':
         step({ kind: 'inbox_emptied', inbox: seen, now }, inbox.unread);
+        break;
+      case 'released':
+        if (inbox.unread !== null) step({ kind: 'released', turnRuns, now }, null);
         break;
       case 'repeat_due':
         step({ kind: 'repeat_due', inbox: seen, turnRuns, now }, inbox.unread);

@@ -91,6 +91,7 @@ function parent() {
     },
     release() {
       for (const item of items) item.leasedUntil = null;
+      return tell({ kind: 'released', turnRuns, now });
     },
     ack(count = items.length) {
       items = items.slice(count);
@@ -298,6 +299,18 @@ describe('a wake that is not followed', () => {
     p.complete('one');
     p.pass(10_000);
     p.read(MINUTE);
+    p.pass(MINUTE - 1);
+    expect(p.announced).toHaveLength(1);
+    p.pass(1);
+    expect(p.announced).toHaveLength(2);
+  });
+
+  it('is repeated for what a reader gives back long before its lease ends', () => {
+    const p = parent();
+    p.complete('one');
+    p.read(LONGEST_REPEAT_MS);
+    p.pass(MINUTE);
+    p.release();
     p.pass(MINUTE - 1);
     expect(p.announced).toHaveLength(1);
     p.pass(1);

@@ -378,6 +378,19 @@ describe('while items stay unread', () => {
     expect(noticesOf(parent)).toHaveLength(2);
   });
 
+  test('also for items that a reader has given back, as if there had been no lease', async () => {
+    const parent = await newParent();
+    const { itemId } = await deliverTo(one, parent);
+    await settled(parent);
+    await read(parent, { lease_seconds: 3600 });
+    await repeatIsDue(parent);
+    const repeatIn = async () => Number((await wakeOf(parent))?.['repeat_at']) - Date.now();
+    expect(await repeatIn()).toBeGreaterThan(3_000_000);
+    await one.request('POST', `${path(parent)}/inbox/release`, { item_ids: [itemId] });
+    await settled(parent);
+    expect(await repeatIn()).toBeLessThanOrEqual(60_000);
+  });
+
   test('no longer once they are acked', async () => {
     const parent = await newParent();
     await completes(parent);
