@@ -75,6 +75,7 @@ function isSettledNow(kind: Extract<Settled, { kind: 'decided' }>['decision']['k
     kind === 'already_delivered' ||
     kind === 'not_a_subagent' ||
     kind === 'park' ||
+    kind === 'parent_gone' ||
     kind === 'status'
   );
 }

@@ -232,6 +232,20 @@ describe('a result that comes right after what clears the pending wake', () => {
   });
 });
 
+test('a parent whose own parent is gone is told when it goes idle all the same', async () => {
+  const [root, after] = [freshId('root'), freshId('after')];
+  const parent = await newParent({ parent_session_id: root });
+  for (const id of [root, after]) await one.request('PUT', path(id), {});
+  await one.request('PUT', path(root), { continued_as: after });
+  await one.request('DELETE', path(after));
+  await says(parent, 'running');
+  for (const at of [one, two]) await completes(parent, at);
+  const answer = await reportIdle(two, parent);
+  expect(answer.headers['delivery-outcome']).toBe('parent_gone');
+  await settled(parent);
+  expect(noticesOf(parent)).toEqual([notice(1), notice(2)]);
+});
+
 const onTheWay = (parent: string) =>
   database.sql`select id from webhook_wakes where session_id = ${parent}`;
 
