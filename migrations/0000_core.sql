@@ -232,6 +232,7 @@ CREATE TABLE "wakes" (
 	"repeat_at" timestamp with time zone,
 	"repeat_delay_ms" bigint NOT NULL,
 	"announcements" integer NOT NULL,
+	"as_of" bigint NOT NULL,
 	"told" jsonb,
 	CONSTRAINT "wakes_tenant_id_session_id_pk" PRIMARY KEY("tenant_id","session_id")
 );

@@ -23,6 +23,8 @@ export interface WakeState {
   repeatDelayMs: number;
   /** How many announcements there were: the number of the last one. */
   announcements: number;
+  /** Of the parent's turns and items, this says how it stands as of this place in their order. */
+  asOf: number;
 }
 
 /** The state of a parent that has never been told anything. */
@@ -32,23 +34,30 @@ export const NEVER_WOKEN: WakeState = {
   repeatAt: null,
   repeatDelayMs: FIRST_REPEAT_MS,
   announcements: 0,
+  asOf: 0,
 };
 
 /** The parent's inbox as the event finds it. */
 export interface WakingInbox {
   /** Items that are not acked, of whatever kind. */
   pending: number;
-  /** The newest item that asks for a wake and that nobody holds a lease of; null: there is none. */
+  /** The newest item that asks for a wake, with its place; null: there is none. */
+  newest: { seq: number; subject: WakeSubject } | null;
+  /** The newest of those that nobody holds a lease of. */
   unread: WakeSubject | null;
   /** When the first lease of an item that asks for a wake ends; null: there is none. */
   leasedUntil: number | null;
 }
 
-/** What bears on a parent's wakes. */
+/**
+ * What bears on a parent's wakes. It may be heard of late, and out of order: `seq` is the place of
+ * what has happened among the parent's turns and items.
+ */
 export type WakeEvent =
   /** An item was delivered; `wakes` is false for a parent that reads its history instead. */
   | {
       kind: 'delivered';
+      seq: number;
       subject: WakeSubject;
       disposition: Disposition;
       wakes: boolean;
@@ -56,11 +65,13 @@ export type WakeEvent =
       pending: number;
       now: number;
     }
-  | { kind: 'turn_started' }
+  | { kind: 'turn_started'; seq: number; inbox: WakingInbox; now: number }
   /** The parent has reported the end of a turn, idle or failed, or that it is so still. */
-  | { kind: 'went_idle'; inbox: WakingInbox; now: number }
-  /** Nothing is left in its inbox that is not acked. */
-  | { kind: 'inbox_emptied' }
+  | { kind: 'went_idle'; seq: number; inbox: WakingInbox; now: number }
+  /** Nothing was left in its inbox that was not acked. */
+  | { kind: 'inbox_emptied'; inbox: WakingInbox; now: number }
+  /** A reader has given back items that it had a lease of. */
+  | { kind: 'released'; turnRuns: boolean; now: number }
   /** The announcement of this number has failed for good. */
   | { kind: 'announcement_failed'; number: number }
   /** The time of `repeatAt` has come; or it had, when that was last looked at. */
@@ -88,11 +99,15 @@ export function stepWake(state: WakeState, event: WakeEvent): WakeStep {
     case 'delivered':
       return delivered(state, event);
     case 'turn_started':
-      return withdrawn(state, { pending: false });
+      return turnStarted(state, event);
     case 'went_idle':
       return wentIdle(state, event);
     case 'inbox_emptied':
-      return emptied(state);
+      return inboxEmptied(state, event);
+    case 'released': {
+      if (event.turnRuns) return silently(state, {});
+      return silently(state, repeatedAfter(state.repeatDelayMs, state.repeatAt, event.now));
+    }
     case 'announcement_failed':
       // A later announcement may be on its way.
       return silently(state, event.number === state.announcements ? { pending: false } : {});
@@ -112,34 +127,57 @@ export function isCoalesced({ pending, repeatAt, repeatDelayMs }: WakeState, now
 }
 
 function delivered(state: WakeState, event: Extract<WakeEvent, { kind: 'delivered' }>): WakeStep {
-  const { subject, disposition, wakes, pending, now } = event;
+  const { seq, subject, disposition, wakes, pending, now } = event;
   if (disposition === 'note' || !wakes) return silently(state, {});
-  if (!state.pending) {
-    return announced(
-      state,
-      { notice: wakeNotice(subject, pending), pending },
-      now,
-      FIRST_REPEAT_MS,
-    );
-  }
+  if (!state.pending) return announced(state, { seq, subject, pending }, now, FIRST_REPEAT_MS);
   // Coalesced; but a new item does not wait for the long delay that older ones have earned.
   return silently(state, repeatedAfter(FIRST_REPEAT_MS, state.repeatAt, now));
 }
 
+function turnStarted(
+  state: WakeState,
+  { seq, inbox, now }: Extract<WakeEvent, { kind: 'turn_started' }>,
+): WakeStep {
+  // What was announced since is no wake that the turn has followed.
+  if (seq < state.asOf) return silently(state, {});
+  const cleared = withdrawn(state, state.pending ? { pending: false, asOf: seq } : {});
+  const { newest, pending } = inbox;
+  if (!state.pending || newest === null || newest.seq < seq) return cleared;
+  // It came during the turn, and was taken for a part of what had been told before.
+  return {
+    ...announced(cleared.state, { ...newest, pending }, now, FIRST_REPEAT_MS),
+    withdraws: true,
+  };
+}
+
 function wentIdle(
   state: WakeState,
-  { inbox, now }: Extract<WakeEvent, { kind: 'went_idle' }>,
+  { seq, inbox, now }: Extract<WakeEvent, { kind: 'went_idle' }>,
 ): WakeStep {
+  if (seq < state.asOf) return silently(state, {});
   if (inbox.pending === 0) return emptied(state);
-  const idle = { ...state, pending: false };
+  const idle = state.pending ? { pending: false, asOf: seq } : {};
   if (inbox.unread === null) return silently(state, { ...idle, repeatAt: inbox.leasedUntil });
-  const notice = wakeNotice(inbox.unread, inbox.pending);
-  if (notice === state.lastNotice) {
+  if (wakeNotice(inbox.unread, inbox.pending) === state.lastNotice) {
     // What came due while the turn ran is not made up for at once.
     const ahead = state.repeatAt !== null && state.repeatAt > now ? state.repeatAt : null;
     return silently(state, { ...idle, ...repeatedAfter(state.repeatDelayMs, ahead, now) });
   }
-  return announced(state, { notice, pending: inbox.pending }, now, state.repeatDelayMs);
+  return announced({ ...state, ...idle }, unreadOf(inbox, inbox.unread), now, state.repeatDelayMs);
+}
+
+function inboxEmptied(
+  state: WakeState,
+  { inbox, now }: Extract<WakeEvent, { kind: 'inbox_emptied' }>,
+): WakeStep {
+  const { newest, unread } = inbox;
+  // What is there has come since, and was told.
+  if (newest !== null && newest.seq <= state.asOf) return silently(state, {});
+  const cleared = emptied(state);
+  if (unread === null) return cleared;
+  // It has come since, and was taken for a part of what had been told before.
+  const told = unreadOf(inbox, unread);
+  return { ...announced(cleared.state, told, now, FIRST_REPEAT_MS), withdraws: true };
 }
 
 function repeatDue(
@@ -150,9 +188,13 @@ function repeatDue(
   if (inbox.pending === 0) return emptied(state);
   if (turnRuns) return silently(state, { repeatAt: null });
   if (inbox.unread === null) return silently(state, { repeatAt: inbox.leasedUntil });
-  const notice = wakeNotice(inbox.unread, inbox.pending);
   const delayMs = Math.min(state.repeatDelayMs * 2, LONGEST_REPEAT_MS);
-  return announced(state, { notice, pending: inbox.pending }, now, delayMs);
+  return announced(state, unreadOf(inbox, inbox.unread), now, delayMs);
+}
+
+/** What is told of the inbox: its newest unread item, as of its newest. */
+function unreadOf({ newest, pending }: WakingInbox, unread: WakeSubject): Told {
+  return { seq: newest?.seq ?? 0, subject: unread, pending };
 }
 
 /** Repeated after the delay, or earlier if that was intended. */
@@ -164,28 +206,37 @@ function repeatedAfter(
   return { repeatAt: Math.min(intended ?? Infinity, now + repeatDelayMs), repeatDelayMs };
 }
 
+interface Told {
+  seq: number;
+  subject: WakeSubject;
+  pending: number;
+}
+
 function announced(
   state: WakeState,
-  told: { notice: string; pending: number },
+  { seq, subject, pending }: Told,
   now: number,
   repeatDelayMs: number,
 ): WakeStep {
   const number = state.announcements + 1;
+  const notice = wakeNotice(subject, pending);
   return {
     state: {
       pending: true,
-      lastNotice: told.notice,
+      lastNotice: notice,
       repeatAt: now + repeatDelayMs,
       repeatDelayMs,
       announcements: number,
+      asOf: Math.max(state.asOf, seq),
     },
-    announce: { number, ...told },
+    announce: { number, notice, pending },
     withdraws: false,
   };
 }
 
 function emptied(state: WakeState): WakeStep {
-  return withdrawn(state, { ...NEVER_WOKEN, announcements: state.announcements });
+  const { announcements, asOf } = state;
+  return withdrawn(state, { ...NEVER_WOKEN, announcements, asOf });
 }
 
 function withdrawn(state: WakeState, change: Partial<WakeState>): WakeStep {

@@ -8,7 +8,10 @@ import { createRouter } from './router.ts';
 import { renderChild, renderError } from './sessions.ts';
 import { clientKey, problemResponses, sessionParams } from './wire.ts';
 
-/** A reader that is so many bytes behind what its connection has taken is cut off. */
+/**
+ * A reader that has left so many bytes of what it was given is cut off when there is more. What one
+ * look tells, of a thousand children at most, comes at once: no more than that and this is kept.
+ */
 const BEHIND_MAX_BYTES = 256 * 1024;
 /** When clients of a replica that stops come back: spread, so that the next one is not overrun. */
 const RETRY_MIN_MS = 500;
@@ -82,10 +85,9 @@ function eventStream(
     {
       start: (controller) => {
         const write = (text: string): boolean => {
-          const bytes = encoder.encode(text);
-          const keepsUp = bytes.byteLength <= (controller.desiredSize ?? 0);
+          const keepsUp = (controller.desiredSize ?? 0) > 0;
           if (keepsUp) {
-            controller.enqueue(bytes);
+            controller.enqueue(encoder.encode(text));
           } else {
             unsubscribe();
             cutOff();
@@ -94,7 +96,7 @@ function eventStream(
         };
         unsubscribe = streams.subscribe(of.tenantId, of.sessionId, {
           viewerId: of.viewerId,
-          send: (event) => write(written(event)),
+          send: (events) => write(events.map(written).join('')),
           ping: () => write(KEEP_ALIVE),
           end: (why) => {
             unsubscribe();

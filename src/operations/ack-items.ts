@@ -1,16 +1,10 @@
 import { itemId, itemSeq } from '../domain/item-id.ts';
 import { notFound } from '../domain/refusal.ts';
 import type { Resources } from '../resources.ts';
-import type { Queryable } from '../store/database.ts';
-import { isRoomAwaited, selectInbox } from '../store/inboxes.ts';
-import {
-  ackItemsOf,
-  isInboxEmpty,
-  type FoundItem,
-  type InboxOf,
-  type NamedItems,
-} from '../store/items.ts';
+import { selectInbox, selectRoom } from '../store/inboxes.ts';
+import { ackItemsOf, type FoundItem, type InboxOf } from '../store/items.ts';
 import { deliverParkedForParent } from './deliver-parked.ts';
+import { isPassing } from './unavailable.ts';
 
 export interface NamedItemsOfSession {
   tenantId: string;
@@ -29,30 +23,16 @@ export interface Acked {
  * Settles the items, leased or not; safe to repeat. Where the inbox was full, what waited for room
  * has been delivered before this resolves.
  */
-export async function ackItems(resources: Resources, named: NamedItemsOfSession): Promise<Acked> {
-  const { tenantId, itemIds } = named;
-  const inboxes = await inboxesOf(resources, named);
+export async function ackItems(resources: Resources, of: NamedItemsOfSession): Promise<Acked> {
+  const { tenantId, itemIds } = of;
+  const inboxes = await inboxesOf(resources, of);
   const now = resources.clock.now();
   const inbox = { tenantId, sessionId: inboxes[0] };
-  const { found, emptied } = await resources.database.transaction(async (tx) => {
-    const items = { tenantId, sessionIds: inboxes, seqs: seqsOf(itemIds), now };
-    return await ackIn(tx, inbox, items);
-  });
+  const named = { tenantId, sessionIds: inboxes, seqs: seqsOf(itemIds), now };
+  const found = await resources.database.transaction((tx) => ackItemsOf(tx, named));
   const { fresh, former, unknown } = sortItems(itemIds, found);
-  if (emptied) resources.wakes.submit([{ ...inbox, kind: 'inbox_emptied' }]);
-  if (fresh.length > 0) await fillRoom(resources, inbox);
+  if (fresh.length > 0) await afterAcks(resources, inbox);
   return { acked: fresh, alreadyAcked: former, unknown };
-}
-
-/** Acks the items; says as well whether that has emptied the inbox. */
-async function ackIn(
-  tx: Queryable,
-  inbox: InboxOf,
-  named: NamedItems & { now: number },
-): Promise<{ found: FoundItem[]; emptied: boolean }> {
-  const found = await ackItemsOf(tx, named);
-  const some = found.some((item) => !item.wasAcked);
-  return { found, emptied: some && (await isInboxEmpty(tx, inbox)) };
 }
 
 /**
@@ -86,13 +66,18 @@ export function sortItems(
 }
 
 /**
- * Delivers what waits for room in the inbox, if anything does. After the commit that made the room:
- * what is parked just then has looked at the inbox once more and found it.
+ * Takes note of an inbox that is empty, and delivers what waits for room in it, if anything does.
+ * After the commit that acked something: of several that empty it together the last one sees it, and
+ * what is parked just then has looked at the inbox once more and found the room. What was acked and
+ * handed out by then is the reader's whatever becomes of this: the sweeps see to the rest.
  */
-export async function fillRoom(
-  resources: Resources,
-  of: { tenantId: string; sessionId: string },
-): Promise<void> {
-  if (!(await resources.database.run((db) => isRoomAwaited(db, of)))) return;
-  await deliverParkedForParent(resources, { tenantId: of.tenantId, parentId: of.sessionId });
+export async function afterAcks(resources: Resources, of: InboxOf): Promise<void> {
+  try {
+    const { isEmpty, isAwaited } = await resources.database.run((db) => selectRoom(db, of));
+    const { tenantId, sessionId } = of;
+    if (isEmpty) resources.wakes.submit([{ kind: 'inbox_emptied', tenantId, sessionId }]);
+    if (isAwaited) await deliverParkedForParent(resources, { tenantId, parentId: sessionId });
+  } catch (error) {
+    if (!isPassing(error)) throw error;
+  }
 }

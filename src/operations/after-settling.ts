@@ -40,7 +40,8 @@ export function parentEvents(
     const outcome = settled[at];
     if (row?.hasWake !== true || outcome?.kind !== 'decided') return [];
     const kind = turnOf(report, row, outcome);
-    return kind === null ? [] : [{ kind, tenantId: report.tenantId, sessionId: report.sessionId }];
+    const { tenantId, sessionId } = report;
+    return kind === null ? [] : [{ kind, tenantId, sessionId, seq: row.itemSeq }];
   });
   const delivered = items
     .filter(({ item }) => item.wakes && item.disposition === 'turn')
@@ -74,6 +75,7 @@ function isSettledNow(kind: Extract<Settled, { kind: 'decided' }>['decision']['k
     kind === 'already_delivered' ||
     kind === 'not_a_subagent' ||
     kind === 'park' ||
+    kind === 'parent_gone' ||
     kind === 'status'
   );
 }

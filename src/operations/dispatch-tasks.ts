@@ -27,6 +27,7 @@ import { announceChanged } from './announce.ts';
 import { deliverParkedForParent, deliverParkedOfChildren } from './deliver-parked.ts';
 import { lookUpUnknown } from './look-up-session.ts';
 import { oncePerKey, type Answer } from './once-per-key.ts';
+import { isPassing } from './unavailable.ts';
 
 /*
  * The one way by which children get work: some tasks of one parent, in one transaction and a number
@@ -101,7 +102,7 @@ export async function dispatchTasks<Value extends object>(
     await deliverParkedOfChildren(resources, { tenantId, ids });
     const { answer, openedInboxOf, parentId } = await decideAndWrite(resources, dispatch, ids);
     if (openedInboxOf !== null) {
-      await deliverParkedForParent(resources, { tenantId, parentId: openedInboxOf });
+      await deliverParkedForOpened(resources, { tenantId, parentId: openedInboxOf });
     }
     if (answer !== null) {
       if (parentId !== null) announceChanged(resources, [{ tenantId, sessionId: parentId }]);
@@ -109,6 +110,18 @@ export async function dispatchTasks<Value extends object>(
     }
   }
   throw new StorageUnavailable('contended');
+}
+
+/** What was dispatched stays so, whatever becomes of this: the sweep tries again. */
+async function deliverParkedForOpened(
+  resources: Resources,
+  of: { tenantId: string; parentId: string },
+): Promise<void> {
+  try {
+    await deliverParkedForParent(resources, of);
+  } catch (error) {
+    if (!isPassing(error)) throw error;
+  }
 }
 
 /** One transaction. Without an answer another round is needed: something was parked, or in the way. */

@@ -1,9 +1,9 @@
 import { itemId } from '../domain/item-id.ts';
 import type { Resources } from '../resources.ts';
 import { ackItemsOf, handOutItems, takeBackItems, type ItemRow } from '../store/items.ts';
-import { fillRoom, seqsOf } from './ack-items.ts';
-import { announceDelivered } from './announce.ts';
+import { afterAcks, seqsOf } from './ack-items.ts';
 import { inboxToRead } from './open-inbox.ts';
+import { announceReleased } from './release-items.ts';
 
 /** How much text one answer holds at most, in bytes; a single entry may be longer. */
 export const ANSWER_MAX_BYTES = 16 * 1024 * 1024;
@@ -112,9 +112,7 @@ async function lookInto(
   const acked = [...named.filter((item) => !item.wasAcked), ...drained].map(({ seq }) =>
     itemId(seq),
   );
-  const leavesSome = remaining > 0 || nextLeaseEnd !== null || handed.items.length > drained.length;
-  if (acked.length > 0 && !leavesSome) resources.wakes.submit([{ ...of, kind: 'inbox_emptied' }]);
-  if (acked.length > 0) await fillRoom(resources, of);
+  if (acked.length > 0) await afterAcks(resources, of);
   const leaseEndsIn = nextLeaseEnd === null ? Infinity : nextLeaseEnd - now;
   return { items, remaining, acked, nextLookMs: remaining > 0 ? CONTENDED_MS : leaseEndsIn };
 }
@@ -132,7 +130,7 @@ async function takeBack(
     await resources.database.run((db) =>
       takeBackItems(db, { ...of, seqs, deliveryCounts, ackedAt }),
     );
-    announceDelivered(resources, [of]);
+    announceReleased(resources, of);
   }
   return [];
 }

@@ -2,6 +2,7 @@ import type { Resources } from '../resources.ts';
 import { releaseItemsOf } from '../store/items.ts';
 import { inboxesOf, seqsOf, sortItems, type NamedItemsOfSession } from './ack-items.ts';
 import { announceDelivered } from './announce.ts';
+import type { InboxKey } from './inbox-waiters.ts';
 
 /** Item ids, each once. */
 export interface Released {
@@ -21,6 +22,12 @@ export async function releaseItems(
     releaseItemsOf(tx, { tenantId, sessionIds, seqs: seqsOf(itemIds) }),
   );
   const { fresh, former, unknown } = sortItems(itemIds, found);
-  if (fresh.length > 0) announceDelivered(resources, [{ tenantId, sessionId: sessionIds[0] }]);
+  if (fresh.length > 0) announceReleased(resources, { tenantId, sessionId: sessionIds[0] });
   return { released: fresh, alreadyAcked: former, unknown };
+}
+
+/** Wakes who waits for the inbox, and has its wake repeated as if there had been no lease. */
+export function announceReleased(resources: Resources, inbox: InboxKey): void {
+  announceDelivered(resources, [inbox]);
+  resources.wakes.submit([{ ...inbox, kind: 'released' }]);
 }

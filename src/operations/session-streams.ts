@@ -22,7 +22,8 @@ export type StreamEvent =
   | { kind: 'status'; session: SeenSession };
 
 export interface Subscriber {
-  send(event: StreamEvent): void;
+  /** What one look has found. */
+  send(events: readonly StreamEvent[]): void;
   /** Keeps the connection alive. */
   ping(): void;
   /** There will be no more; `drains`: another replica is to be asked. */
@@ -171,7 +172,7 @@ export function createSessionStreams(resourcesOf: () => Resources): SessionStrea
       const told = [...watched.subscribers].filter((one) => !watched.fresh.has(one));
       for (const subscriber of fresh.get(watched) ?? []) {
         if (!watched.fresh.delete(subscriber)) continue;
-        subscriber.send({ kind: 'snapshot', status: row.status, pending: row.pending ?? 0 });
+        subscriber.send([{ kind: 'snapshot', status: row.status, pending: row.pending ?? 0 }]);
       }
       if (before === null || told.length === 0) return [];
       return [{ watched, told, after, ...changesBetween(before, after) }];
@@ -190,7 +191,7 @@ export function createSessionStreams(resourcesOf: () => Resources): SessionStrea
         if (child !== undefined) events.push({ kind, parentId, child });
       }
       if (change.wake !== null) events.push({ kind: 'wake', told: change.wake });
-      for (const subscriber of told) for (const event of events) subscriber.send(event);
+      if (events.length > 0) for (const subscriber of told) subscriber.send(events);
     }
   }
 

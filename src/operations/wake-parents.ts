@@ -15,7 +15,6 @@ import {
   loadWakingInboxes,
   lockWakes,
   selectUntoldParents,
-  selectWakes,
   selectWakesToRepeat,
   updateWakes,
   type LoadedWakingInbox,
@@ -29,13 +28,16 @@ import { announceChanged } from './announce.ts';
 /*
  * What happens to parents is stepped after it was committed, in transactions of their own, and
  * delays nobody's answer. Each one looks at the inboxes as they are by then, behind the locks of the
- * parents' wakes. What a process that dies has not stepped yet, the sweep finds by the inboxes.
+ * parents' wakes: nothing is missed, whichever replica steps what first. What a process that dies has
+ * not stepped yet, the sweep finds by the inboxes.
  */
 
 /** What has happened to a parent. */
 export type ParentEvent = WakeKey &
   (
-    | { kind: 'delivered' | 'turn_started' | 'went_idle' | 'inbox_emptied' | 'repeat_due' }
+    | { kind: 'delivered' | 'inbox_emptied' | 'released' | 'repeat_due' }
+    /** `seq`: its place among the parent's turns and items. */
+    | { kind: 'turn_started' | 'went_idle'; seq: number }
     /** Something unread may be there of which the parent was never told. */
     | { kind: 'look' }
     | { kind: 'announcement_failed'; number: number }
@@ -78,7 +80,11 @@ export function createWakeQueue(resourcesOf: () => Resources): WakeQueue {
       const ofParent = waiting.get(key);
       if (ofParent === undefined) {
         if (waiting.size < PARENTS_MAX) waiting.set(key, [event]);
-      } else if (ofParent.at(-1)?.kind !== event.kind || event.kind === 'announcement_failed') {
+      } else {
+        // The last of several that are alike says all that they say.
+        const isAlike =
+          ofParent.at(-1)?.kind === event.kind && event.kind !== 'announcement_failed';
+        if (isAlike) ofParent.pop();
         ofParent.push(event);
       }
       if (event.kind !== 'delivered') pending.delete(key);
@@ -147,15 +153,18 @@ export async function stepParents(
 ): Promise<WakeKey[]> {
   const now = resources.clock.now();
   const byParent = groupByParent(events);
-  const coalesced = await leaveOutCoalesced(resources, byParent, now);
   const keys = [...byParent.values()].flatMap((ofParent) => ofParent.slice(0, 1));
-  if (keys.length === 0) return coalesced;
   const told = await resources.database.transaction(async (tx) => {
     await commitWithoutWaiting(tx);
     const begun = keys.filter((key) => byParent.get(idOf(key))?.some(mayBegin));
     if (begun.length > 0) await insertMissingWakes(tx, begun, NEVER_WOKEN);
-    const rows = await lockWakes(tx, keys);
-    if (rows.length === 0) return { rows: [], calls: [], pending: [] };
+    const locked = await lockWakes(tx, keys);
+    const coalesced = locked.filter((row) => {
+      const hasOnlyDelivered = byParent.get(idOf(row))?.every(({ kind }) => kind === 'delivered');
+      return hasOnlyDelivered === true && isCoalesced(row, now);
+    });
+    const rows = locked.filter((row) => !coalesced.includes(row));
+    if (rows.length === 0) return { rows: [], calls: [], pending: coalesced };
     const inboxes = new Map(
       (await loadWakingInboxes(tx, rows, now)).map((inbox) => [idOf(inbox), inbox]),
     );
@@ -175,32 +184,12 @@ export async function stepParents(
     return {
       rows: stepped.filter(({ isTold }) => isTold).map(({ row }) => row),
       calls,
-      pending: stepped.filter(({ row }) => row.pending).map(({ row }) => row),
+      pending: [...coalesced, ...stepped.map(({ row }) => row).filter((row) => row.pending)],
     };
   });
   if (told.rows.length > 0) announceChanged(resources, told.rows);
   if (told.calls.length > 0) resources.webhooks.nudge();
-  return [...coalesced, ...told.pending];
-}
-
-/**
- * Leaves out parents to which something was delivered while a wake of theirs is pending: most, where
- * there are many results. By a look without a lock: where the wake is cleared at this moment, that
- * is by a turn that began, or an inbox that was emptied, after the delivery.
- */
-async function leaveOutCoalesced(
-  resources: Resources,
-  byParent: Map<string, ParentEvent[]>,
-  now: number,
-): Promise<WakeKey[]> {
-  const onlyDelivered = [...byParent.values()]
-    .filter((events) => events.every(({ kind }) => kind === 'delivered'))
-    .flatMap((events) => events.slice(0, 1));
-  if (onlyDelivered.length === 0) return [];
-  const rows = await resources.database.run((db) => selectWakes(db, onlyDelivered));
-  const coalesced = rows.filter((row) => isCoalesced(row, now));
-  for (const row of coalesced) byParent.delete(idOf(row));
-  return coalesced;
+  return told.pending;
 }
 
 function groupByParent(events: readonly ParentEvent[]): Map<string, ParentEvent[]> {
@@ -258,11 +247,12 @@ function stepParent(
       pending,
       now,
     } as const;
-    step({ ...delivered, subject: subjectOf(item) }, item);
+    step({ ...delivered, seq: inbox.newest?.seq ?? item.seq, subject: subjectOf(item) }, item);
   }
 
   const seen = {
     pending: inbox.pending,
+    newest: inbox.newest && { seq: inbox.newest.seq, subject: subjectOf(inbox.newest) },
     unread: inbox.unread && subjectOf(inbox.unread),
     leasedUntil: inbox.leasedUntil,
   };
@@ -273,15 +263,18 @@ function stepParent(
         tellOf(inbox.newest);
         break;
       case 'turn_started':
-        step({ kind: 'turn_started' }, null);
+        step({ kind: 'turn_started', seq: event.seq, inbox: seen, now }, inbox.newest);
         break;
       case 'went_idle':
-        step({ kind: 'went_idle', inbox: seen, now }, inbox.unread);
+        // Where a turn has begun since, its own end will be told of.
+        if (turnRuns) break;
+        step({ kind: 'went_idle', seq: event.seq, inbox: seen, now }, inbox.unread);
         break;
       case 'inbox_emptied':
-        step({ kind: 'inbox_emptied' }, null);
-        // What has come since was taken for a part of what the parent had been told.
-        tellOf(inbox.unread);
+        step({ kind: 'inbox_emptied', inbox: seen, now }, inbox.unread);
+        break;
+      case 'released':
+        if (inbox.unread !== null) step({ kind: 'released', turnRuns, now }, null);
         break;
       case 'repeat_due':
         step({ kind: 'repeat_due', inbox: seen, turnRuns, now }, inbox.unread);

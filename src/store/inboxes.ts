@@ -73,12 +73,19 @@ export async function setInboxClosed(
     .where(and(eq(sessions.tenantId, tenantId), eq(sessions.id, sessionId)));
 }
 
-/** True if results wait for room in this inbox. */
-export async function isRoomAwaited(db: Queryable, of: InboxOf): Promise<boolean> {
-  const [row] = await db.execute<{ awaited: boolean }>(sql`
-    select exists (
+/** Whether nothing is in this inbox that is not acked, and whether results wait for room in it. */
+export async function selectRoom(
+  db: Queryable,
+  of: InboxOf,
+): Promise<{ isEmpty: boolean; isAwaited: boolean }> {
+  const [row] = await db.execute<{ isEmpty: boolean; isAwaited: boolean }>(sql`
+    select not exists (
+      select 1 from items where session_id = ${of.sessionId} and tenant_id = ${of.tenantId}
+        and acked_at is null) as "isEmpty",
+    exists (
       select 1 from parked_reports
       where tenant_id = ${of.tenantId} and parent_session_id = ${of.sessionId}
-        and state = 'parked' and reason = 'inbox_full') as awaited`);
-  return row?.awaited ?? false;
+        and state = 'parked' and reason = 'inbox_full') as "isAwaited"`);
+  if (row === undefined) throw new Error('a select of constants answers one row');
+  return row;
 }

@@ -203,15 +203,6 @@ export async function countPending(db: Queryable, of: InboxOf): Promise<number> 
   return rows[0]?.pending ?? 0;
 }
 
-/** True if nothing is in the inbox that is not acked. */
-export async function isInboxEmpty(db: Queryable, of: InboxOf): Promise<boolean> {
-  const [row] = await db.execute<{ empty: boolean }>(sql`
-    select not exists (
-      select 1 from items where session_id = ${of.sessionId} and tenant_id = ${of.tenantId}
-        and acked_at is null) as empty`);
-  return row?.empty ?? true;
-}
-
 /** Those of the inboxes that hold a free item, or whose session was deleted. */
 export function selectInboxesWorthALook(
   db: Queryable,

@@ -30,6 +30,7 @@ export interface LoadedReport {
   unit: UnitState | null;
   /** The call of that unit is locked. */
   callLocked: boolean;
+  /** The place of the report, or of the item that it becomes, among all items. */
   itemSeq: number;
   /** The session has been told of its own inbox before: its turns bear on when it is again. */
   hasWake: boolean;

@@ -536,6 +536,8 @@ export const wakes = pgTable(
     repeatAt: instant('repeat_at'),
     repeatDelayMs: bigint('repeat_delay_ms', { mode: 'number' }).notNull(),
     announcements: integer('announcements').notNull(),
+    /** The place among the items up to which it says how the parent stands. */
+    asOf: bigint('as_of', { mode: 'number' }).notNull(),
     /** The last announcement as it was made, for the streams. */
     told: jsonb('told').$type<{ notice: string; pending: number; itemId: string | null }>(),
   },

@@ -1,6 +1,7 @@
 import { and, eq, getTableColumns, sql, type SQL } from 'drizzle-orm';
 import type { SessionStatus } from '../domain/session.ts';
 import type { Snapshot } from '../domain/snapshot.ts';
+import { TOLD_ERROR_MAX } from '../domain/stream-changes.ts';
 import type { WorkStatus } from '../domain/work.ts';
 import type { Queryable } from './database.ts';
 import { bytesOf, selectPage, type Page } from './page.ts';
@@ -182,13 +183,17 @@ export async function selectChildren(
   });
 }
 
-/** These children. */
+/** These children, with as much of their errors as streams tell. */
 export async function selectChildrenById(
   db: Queryable,
   of: { tenantIds: string[]; ids: string[] },
 ): Promise<(ShownChild & { tenantId: string })[]> {
   const rows = await db
-    .select({ ...shownChild, tenantId: sessions.tenantId })
+    .select({
+      ...shownChild,
+      errorMessage: sql<string | null>`left(${sessions.errorMessage}, ${TOLD_ERROR_MAX}::int)`,
+      tenantId: sessions.tenantId,
+    })
     .from(sessions)
     .where(
       sql`(${sessions.tenantId}, ${sessions.id}) in (

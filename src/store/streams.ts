@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
 import type { SessionStatus } from '../domain/session.ts';
+import { TOLD_ERROR_MAX } from '../domain/stream-changes.ts';
 import type { Queryable } from './database.ts';
 import type { Told } from './wakes.ts';
 
@@ -19,6 +20,7 @@ export interface StreamedSession {
   pending: number | null;
   announcements: number;
   told: Told | null;
+  wakePending: boolean;
   /** The newest children: id and fingerprint. */
   children: [string, string][] | null;
 }
@@ -35,11 +37,13 @@ export async function selectStreamed(
     select s.tenant_id as "tenantId", s.id as "sessionId", t.id as "tipId",
       s.deleted_at is not null or t.deleted_at is not null as deleted, s.status,
       s.background_task_count as "backgroundTaskCount", s.blocked_on as "blockedOn",
-      s.error_code as "errorCode", s.error_message as "errorMessage",
+      s.error_code as "errorCode",
+      left(s.error_message, ${TOLD_ERROR_MAX}) as "errorMessage",
       case when r.wants_pending then (
         select count(*)::int from items i where i.session_id = t.id
           and i.tenant_id = t.tenant_id and i.acked_at is null) end as pending,
       coalesce(w.announcements, 0) as announcements, w.told,
+      coalesce(w.pending, false) as "wakePending",
       (
         select json_agg(json_build_array(c.id, md5(row(c.status, c.title, c.agent_id,
           c.error_code, c.error_message, k.work_id, k.status, x.received_at)::text)))

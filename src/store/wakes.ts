@@ -53,24 +53,14 @@ export async function insertMissingWakes(
   state: WakeState,
 ): Promise<void> {
   await tx.execute(sql`
-    insert into wakes (tenant_id, session_id, pending, repeat_delay_ms, announcements)
+    insert into wakes (tenant_id, session_id, pending, repeat_delay_ms, announcements, as_of)
     select k.tenant_id, k.session_id, ${state.pending}, ${state.repeatDelayMs},
-      ${state.announcements}
+      ${state.announcements}, ${state.asOf}
     from ${keysOf(keys)} as k(tenant_id, session_id)
     where exists (select 1 from sessions s
       where s.tenant_id = k.tenant_id and s.id = k.session_id and s.deleted_at is null)
     order by k.tenant_id, k.session_id
     on conflict do nothing`);
-}
-
-/** The rows of these parents, those that there are, as they stand at this moment. */
-export async function selectWakes(db: Queryable, keys: readonly WakeKey[]): Promise<WakeRow[]> {
-  return await db.execute<WakeRow & Record<string, unknown>>(sql`
-    select w.* from ${keysOf(keys)} as k(tenant_id, session_id)
-    cross join lateral (
-      select ${columns} from wakes w
-      where w.tenant_id = k.tenant_id and w.session_id = k.session_id limit 1
-    ) w`);
 }
 
 /** Locks the rows of these parents, those that there are, in order. */
@@ -152,7 +142,8 @@ export async function loadWakingInboxes(
 export async function updateWakes(tx: Queryable, rows: readonly WakeRow[]): Promise<void> {
   await tx.execute(sql`
     update wakes w set pending = r.pending, last_notice = r.last_notice, repeat_at = r.repeat_at,
-      repeat_delay_ms = r.repeat_delay_ms, announcements = r.announcements, told = r.told::jsonb
+      repeat_delay_ms = r.repeat_delay_ms, announcements = r.announcements, as_of = r.as_of,
+      told = r.told::jsonb
     from unnest(
       ${sql.param(rows.map((r) => r.tenantId))}::text[],
       ${sql.param(rows.map((r) => r.sessionId))}::text[],
@@ -161,9 +152,10 @@ export async function updateWakes(tx: Queryable, rows: readonly WakeRow[]): Prom
       ${sql.param(rows.map((r) => r.repeatAt))}::timestamptz[],
       ${sql.param(rows.map((r) => r.repeatDelayMs))}::bigint[],
       ${sql.param(rows.map((r) => r.announcements))}::int[],
+      ${sql.param(rows.map((r) => r.asOf))}::bigint[],
       ${sql.param(rows.map((r) => r.told && JSON.stringify(r.told)))}::text[]
     ) as r(tenant_id, session_id, pending, last_notice, repeat_at, repeat_delay_ms, announcements,
-      told)
+      as_of, told)
     where w.tenant_id = r.tenant_id and w.session_id = r.session_id`);
 }
 

@@ -7,8 +7,10 @@ const seen = (change: Partial<SeenSession> = {}): SeenSession => ({
   blockedOn: null,
   errorCode: null,
   errorMessage: null,
+  tipId: 'a',
   announcements: 0,
   told: null,
+  wakePending: false,
   children: new Map(),
   ...change,
 });
@@ -47,6 +49,14 @@ describe('between two looks', () => {
       { announcements: 2, told },
     ].map(seen);
     expect(changesBetween(first ?? seen(), again ?? seen()).wake).toBe(told);
+  });
+
+  test('a session that goes on as another is told what that one was told, if it holds still', () => {
+    const before = seen({ announcements: 1, told });
+    const after = { tipId: 'b', announcements: 1, told };
+    expect(changesBetween(before, seen({ ...after, wakePending: true })).wake).toBe(told);
+    expect(changesBetween(before, seen({ ...after, announcements: 2 })).wake).toBeNull();
+    expect(changesBetween(seen(), seen({ tipId: 'b' })).wake).toBeNull();
   });
 
   test('children come and change; those that are gone are not told of', () => {

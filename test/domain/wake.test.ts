@@ -17,6 +17,7 @@ import {
 const MINUTE = 60_000;
 
 interface Item {
+  seq: number;
   subject: WakeSubject;
   asksForWake: boolean;
   leasedUntil: number | null;
@@ -29,6 +30,8 @@ function parent() {
   let turnRuns = false;
   let now = 1_000;
   let made = 0;
+  /** The place of what happened last. */
+  let seq = 0;
   const announced: string[] = [];
 
   function inbox() {
@@ -37,6 +40,7 @@ function parent() {
     const unread = asking.filter((item) => item.leasedUntil === null || item.leasedUntil <= now);
     return {
       pending: items.length,
+      newest: asking.at(-1) ?? null,
       unread: unread.at(-1)?.subject ?? null,
       leasedUntil: leases.length === 0 ? null : Math.min(...leases.map(Number)),
     };
@@ -61,6 +65,7 @@ function parent() {
     },
     announced,
     inbox,
+    tell,
     isSomethingLeft: () => items.some((item) => item.asksForWake),
     complete(
       title = `task ${(made += 1)}`,
@@ -68,26 +73,29 @@ function parent() {
     ) {
       const { disposition = 'turn', wakes = true } = over;
       const subject: WakeSubject = { kind: 'sub_agent', agent: 'a', title, status: 'completed' };
-      items.push({ subject, asksForWake: disposition === 'turn' && wakes, leasedUntil: null });
-      return tell({ kind: 'delivered', subject, disposition, wakes, pending: items.length, now });
+      const asksForWake = disposition === 'turn' && wakes;
+      items.push({ seq: (seq += 1), subject, asksForWake, leasedUntil: null });
+      const pending = items.length;
+      return tell({ kind: 'delivered', seq, subject, disposition, wakes, pending, now });
     },
-    start() {
+    start(at = (seq += 1)) {
       turnRuns = true;
-      return tell({ kind: 'turn_started' });
+      return tell({ kind: 'turn_started', seq: at, inbox: inbox(), now });
     },
-    idle() {
+    idle(at = (seq += 1)) {
       turnRuns = false;
-      return tell({ kind: 'went_idle', inbox: inbox(), now });
+      return tell({ kind: 'went_idle', seq: at, inbox: inbox(), now });
     },
     read(leaseMs: number, count = items.length) {
       for (const item of items.slice(0, count)) item.leasedUntil = now + leaseMs;
     },
     release() {
       for (const item of items) item.leasedUntil = null;
+      return tell({ kind: 'released', turnRuns, now });
     },
     ack(count = items.length) {
       items = items.slice(count);
-      return items.length === 0 ? tell({ kind: 'inbox_emptied' }) : null;
+      return items.length === 0 ? tell({ kind: 'inbox_emptied', inbox: inbox(), now }) : null;
     },
     fail: (number = state.announcements) => tell({ kind: 'announcement_failed', number }),
     /** Time passes, with a timer that is on time. */
@@ -192,7 +200,7 @@ describe('a parent that goes idle', () => {
     p.start();
     p.ack();
     expect(p.idle()).toBeNull();
-    expect(p.state).toEqual({ ...NEVER_WOKEN, announcements: 1 });
+    expect(p.state).toEqual({ ...NEVER_WOKEN, announcements: 1, asOf: 2 });
   });
 
   it('is not told of items that somebody holds, but is once their lease has run out', () => {
@@ -297,6 +305,18 @@ describe('a wake that is not followed', () => {
     expect(p.announced).toHaveLength(2);
   });
 
+  it('is repeated for what a reader gives back long before its lease ends', () => {
+    const p = parent();
+    p.complete('one');
+    p.read(LONGEST_REPEAT_MS);
+    p.pass(MINUTE);
+    p.release();
+    p.pass(MINUTE - 1);
+    expect(p.announced).toHaveLength(1);
+    p.pass(1);
+    expect(p.announced).toHaveLength(2);
+  });
+
   it('ends with an empty inbox', () => {
     const p = parent();
     p.complete('one');
@@ -344,6 +364,51 @@ describe('an announcement that has failed for good', () => {
     p.start();
     p.complete('two');
     p.fail(1);
+    expect(p.complete('three')).toBeNull();
+  });
+});
+
+/** A parent that has been told of the first of these, at the places 1, 2, … */
+function toldOf(...titles: string[]) {
+  const p = parent();
+  for (const title of titles) p.complete(title);
+  return p;
+}
+
+describe('what is heard of late', () => {
+  it('the start of a turn tells of what has come since and was coalesced', () => {
+    const p = toldOf('one', 'two');
+    expect(p.start(1.5)).toBe(told('two', 2));
+    expect(p.complete('three')).toBeNull();
+  });
+
+  it('… not of what came before it', () => {
+    const p = toldOf('one', 'two');
+    expect(p.start(2.5)).toBeNull();
+    expect(p.complete('three')).toBe(told('three', 3));
+  });
+
+  it('the start of a turn leaves the wake alone that came after it', () => {
+    const p = toldOf('one');
+    p.start(1.5);
+    p.complete('two');
+    const stale = { kind: 'turn_started', seq: 1.7, inbox: p.inbox(), now: p.now } as const;
+    expect(stepWake(p.state, stale)).toEqual({ state: p.state, announce: null, withdraws: false });
+  });
+
+  it('the end of a turn tells nothing that is told already', () => {
+    const p = toldOf('one');
+    p.start(1.5);
+    p.complete('two');
+    expect(p.idle(1.7)).toBeNull();
+    expect(p.complete('three')).toBeNull();
+  });
+
+  it('an empty inbox tells of what has come since and was coalesced, once', () => {
+    const p = toldOf('one', 'two');
+    const emptied = { kind: 'inbox_emptied', inbox: { ...p.inbox(), pending: 1 } } as const;
+    expect(p.tell({ ...emptied, now: p.now })).toBe(told('two', 1));
+    expect(p.tell({ ...emptied, now: p.now })).toBeNull();
     expect(p.complete('three')).toBeNull();
   });
 });

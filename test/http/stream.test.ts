@@ -139,6 +139,22 @@ describe('a stream', () => {
     expect(await opened.next('inbox.wake')).toMatchObject({ data: { pending: 1 } });
   });
 
+  test('is not told again what that session was told when it had something', async () => {
+    const [before, after] = [freshId('before'), freshId('after')];
+    for (const id of [before, after]) await here.request('PUT', path(id), { inbox: 'open' });
+    await deliverTo(here, after);
+    await here.resources.wakes.idle();
+    await here.request('POST', `${path(after)}/inbox/read`, { drain: true });
+    await here.resources.wakes.idle();
+    const opened = await stream(there, before);
+    await opened.next('session.snapshot');
+    await here.request('PUT', path(before), { continued_as: after });
+    for (const child of [freshId('child'), freshId('child')]) {
+      await describeChild(here, before, child);
+      expect(await opened.next()).toMatchObject({ event: 'session.created', data: { id: child } });
+    }
+  });
+
   test('shows that it lives, and renews the lease of its viewer', async () => {
     const id = freshId();
     const viewer = await attach(here, id);
@@ -169,21 +185,43 @@ describe('a stream', () => {
     await stopping;
   });
 
+  test('tells who reads of an error of any length, and of all that comes at once', async () => {
+    const [parent, child] = [freshId('parent'), freshId('child')];
+    await here.request('PUT', path(parent), { inbox: 'open' });
+    await describeChild(here, parent, child);
+    const [ofParent, ofChild] = [await stream(here, parent), await stream(here, child)];
+    for (const opened of [ofParent, ofChild]) await opened.next('session.snapshot');
+
+    const message = 'e'.repeat(300_000);
+    await reportIdle(here, child, { status: 'failed', output: message });
+    const told = { data: { last_task_error: { message: message.slice(0, 4_000) } } };
+    expect(await ofChild.next('session.status')).toMatchObject(told);
+    expect(await ofParent.next('session.child_session.updated')).toMatchObject(told);
+    await ofParent.next('inbox.wake');
+
+    const tasks = Array.from({ length: 1_000 }, () => ({ goal: 'look', title: 't'.repeat(400) }));
+    const call = await here.request('POST', `${path(parent)}/delegations`, { tasks });
+    const created = new Set<string>();
+    while (created.size < 1_000) created.add((await ofParent.next('session.created')).data.id);
+    const ids = call.body.tasks.map((task: { child_session_id: string }) => task.child_session_id);
+    expect([...created].toSorted()).toEqual(ids.toSorted());
+  });
+
   test('is cut off for a reader that does not read', async () => {
     const parent = freshId('parent');
-    await here.request('PUT', path(parent), { title: 'x', inbox: 'open' });
+    await here.request('PUT', path(parent), { inbox: 'open', max_concurrent: 100 });
     const slow = connect(Number(new URL(here.url).port), '127.0.0.1');
     await once(slow, 'connect');
     slow.pause();
     slow.write(`GET ${path(parent)}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n`);
     const before = here.resources.streams.count();
     await expect.poll(() => here.resources.streams.count()).toBe(before + 1);
-    const [child] = [freshId('child')];
-    await describeChild(here, parent, child);
-    for (let n = 0; here.resources.streams.count() > before && n < 400; n += 1) {
-      // Each update shows the whole error to the parent.
-      const data = { status: 'failed', output: `${n}:${'t'.repeat(100_000)}` };
-      await reportIdle(here, child, data);
+    // Some megabytes of events each.
+    const task = { goal: 'look', title: 't'.repeat(4_000) };
+    const tasks = Array.from({ length: 1_000 }, () => task);
+    for (let n = 0; here.resources.streams.count() > before && n < 40; n += 1) {
+      const answer = await here.request('POST', `${path(parent)}/delegations`, { tasks });
+      expect(answer.status).toBe(202);
     }
     expect(here.resources.streams.count()).toBe(before);
     slow.destroy();

@@ -187,6 +187,65 @@ describe('a wake that is pending', () => {
   });
 });
 
+/** How many wait for a lock. */
+const waiting = async () =>
+  (
+    await database.sql`
+      select 1 from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock'`
+  ).length;
+
+describe('a result that comes right after what clears the pending wake', () => {
+  test('is told though the start of the turn is stepped late', async () => {
+    const parent = await newParent();
+    await completes(parent, two);
+    await database.sql.begin(async (sql) => {
+      await sql`select 1 from wakes where session_id = ${parent} for update`;
+      expect((await post(parent, 'running')).status).toBe(204);
+      await expect.poll(waiting).toBe(1);
+      await deliverTo(one, parent);
+      let isStepped = false;
+      void one.resources.wakes.idle().then(() => (isStepped = true));
+      await expect.poll(async () => isStepped || (await waiting()) === 2).toBe(true);
+    });
+    await settled(parent);
+    expect(noticesOf(parent)).toHaveLength(2);
+  });
+
+  test.each<[string, (parent: string, id: string) => Promise<unknown>]>([
+    ['acks', (p, id) => one.request('POST', `${path(p)}/inbox/ack`, { item_ids: [id] })],
+    ['drains', (p) => two.request('POST', `${path(p)}/inbox/read`, { max: 1, drain: true })],
+    ['reads that ack', (p, id) => two.request('POST', `${path(p)}/inbox/read`, { ack: [id] })],
+  ])('is told where two %s at once have emptied the inbox', async (_, empties) => {
+    async function isTold(): Promise<boolean> {
+      const parent = await newParent();
+      const [first, second] = [await deliverTo(one, parent), await deliverTo(one, parent)];
+      await settled(parent);
+      await Promise.all([empties(parent, first.itemId), empties(parent, second.itemId)]);
+      await settled(parent);
+      await deliverTo(two, parent);
+      await settled(parent);
+      return noticesOf(parent).length === 2;
+    }
+    const told = await Promise.all(Array.from({ length: 10 }, isTold));
+    expect(told).not.toContain(false);
+  });
+});
+
+test('a parent whose own parent is gone is told when it goes idle all the same', async () => {
+  const [root, after] = [freshId('root'), freshId('after')];
+  const parent = await newParent({ parent_session_id: root });
+  for (const id of [root, after]) await one.request('PUT', path(id), {});
+  await one.request('PUT', path(root), { continued_as: after });
+  await one.request('DELETE', path(after));
+  await says(parent, 'running');
+  for (const at of [one, two]) await completes(parent, at);
+  const answer = await reportIdle(two, parent);
+  expect(answer.headers['delivery-outcome']).toBe('parent_gone');
+  await settled(parent);
+  expect(noticesOf(parent)).toEqual([notice(1), notice(2)]);
+});
+
 const onTheWay = (parent: string) =>
   database.sql`select id from webhook_wakes where session_id = ${parent}`;
 
@@ -333,6 +392,19 @@ describe('while items stay unread', () => {
     expect(noticesOf(parent)).toHaveLength(2);
   });
 
+  test('also for items that a reader has given back, as if there had been no lease', async () => {
+    const parent = await newParent();
+    const { itemId } = await deliverTo(one, parent);
+    await settled(parent);
+    await read(parent, { lease_seconds: 3600 });
+    await repeatIsDue(parent);
+    const repeatIn = async () => Number((await wakeOf(parent))?.['repeat_at']) - Date.now();
+    expect(await repeatIn()).toBeGreaterThan(3_000_000);
+    await one.request('POST', `${path(parent)}/inbox/release`, { item_ids: [itemId] });
+    await settled(parent);
+    expect(await repeatIn()).toBeLessThanOrEqual(60_000);
+  });
+
   test('no longer once they are acked', async () => {
     const parent = await newParent();
     await completes(parent);
@@ -387,7 +459,7 @@ test('a result that came just before the inbox was known to be empty is told', a
   await deliverTo(two, parent);
   await settled(parent);
   // As if this had been heard of before it was stepped: its wake would have been coalesced.
-  await database.sql`update wakes set pending = true where session_id = ${parent}`;
+  await database.sql`update wakes set pending = true, as_of = 0 where session_id = ${parent}`;
   await stepParents(one.resources, [
     { kind: 'inbox_emptied', tenantId: 'default', sessionId: parent },
   ]);
