@@ -346,6 +346,25 @@ describe('reading', () => {
   });
 });
 
+describe('what has been acked', () => {
+  test.each([{ drain: true }, { drain: false }])(
+    'is answered though what waits for room cannot be looked for: $drain',
+    async ({ drain }) => {
+      const parent = await openInbox();
+      const [first, second] = [await deliverTo(service, parent), await deliverTo(service, parent)];
+      const other = await database.sql.reserve();
+      await other`begin`;
+      await other`lock table parked_reports in access exclusive mode`;
+      const body = drain ? { drain } : { ack: [first.itemId] };
+      const answer = await read(parent, body);
+      await other`rollback`;
+      other.release();
+      expect(answer.status).toBe(200);
+      expect(ids(answer)).toEqual(drain ? [first.itemId, second.itemId] : [second.itemId]);
+    },
+  );
+});
+
 describe('acking', () => {
   test('settles items, leased or not, also after their lease', async () => {
     const parent = await openInbox();

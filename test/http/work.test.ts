@@ -219,6 +219,19 @@ describe('a dispatch', () => {
   });
 });
 
+test('a dispatch that opens the inbox is answered though a result that waits for it cannot be delivered', async () => {
+  const [parent, child, sibling] = [freshId('parent'), freshId('child'), freshId('child')];
+  await describeChild(service, parent, sibling);
+  expect((await reportIdle(service, sibling)).status).toBe(503);
+  const other = await database.sql.reserve();
+  await other`begin`;
+  await other`select 1 from sessions where id = ${sibling} for update`;
+  const answer = await service.request('POST', `${path(parent)}/work`, { child_session_id: child });
+  await other`rollback`;
+  other.release();
+  expect(answer.status).toBe(201);
+});
+
 describe('a dispatch is refused, and changes nothing,', () => {
   test('while the child works', async () => {
     const { parent, child } = pair();
