@@ -31,6 +31,7 @@ CREATE TABLE "delegations" (
 	"toolsets" jsonb,
 	"role" text,
 	"model" text,
+	"text_bytes" integer GENERATED ALWAYS AS (octet_length(goals::text) + coalesce(octet_length(context), 0) + coalesce(octet_length(toolsets::text), 0)) STORED NOT NULL,
 	"session_key" text,
 	"origin_ui_session_id" text,
 	"channel" jsonb,
@@ -70,6 +71,7 @@ CREATE TABLE "items" (
 	"seq" bigint NOT NULL,
 	"source" text NOT NULL,
 	"type" text NOT NULL,
+	"delegation_id" text,
 	"work_id" text,
 	"child_session_id" text,
 	"agent" text NOT NULL,
@@ -91,6 +93,7 @@ CREATE TABLE "items" (
 	"acked_at" timestamp with time zone,
 	CONSTRAINT "items_tenant_id_session_id_seq_pk" PRIMARY KEY("tenant_id","session_id","seq"),
 	CONSTRAINT "items_once_per_source" UNIQUE("tenant_id","source"),
+	CONSTRAINT "items_of_delegation_or_work" CHECK (("items"."type" = 'sub_agent') = ("items"."delegation_id" is null)),
 	CONSTRAINT "items_disposition_known" CHECK ("items"."disposition" in ('note', 'turn')),
 	CONSTRAINT "items_revision_positive" CHECK ("items"."revision" >= 1)
 );
@@ -306,6 +309,7 @@ CREATE TABLE "work" (
 	CONSTRAINT "work_item_per_revision" CHECK ("work"."unit_id" is not null or ("work"."revision" = 0) = ("work"."last_item_seq" is null))
 );
 --> statement-breakpoint
+ALTER TABLE "items" ADD CONSTRAINT "items_delegation" FOREIGN KEY ("tenant_id","delegation_id") REFERENCES "public"."delegations"("tenant_id","delegation_id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "late_results" ADD CONSTRAINT "late_results_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "turn_responses" ADD CONSTRAINT "turn_responses_work" FOREIGN KEY ("tenant_id","work_id") REFERENCES "public"."work"("tenant_id","work_id") ON DELETE cascade ON UPDATE no action;--> statement-breakpoint
 CREATE INDEX "closing_interrupts_by_age" ON "closing_interrupts" USING btree ("closed_at");--> statement-breakpoint
@@ -316,6 +320,7 @@ CREATE INDEX "idempotency_keys_by_age" ON "idempotency_keys" USING btree ("creat
 CREATE INDEX "items_pending" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null;--> statement-breakpoint
 CREATE INDEX "items_waking" ON "items" USING btree ("session_id","tenant_id","seq") WHERE "items"."acked_at" is null and "items"."wakes";--> statement-breakpoint
 CREATE INDEX "items_acked" ON "items" USING btree ("acked_at") WHERE "items"."acked_at" is not null;--> statement-breakpoint
+CREATE INDEX "items_by_delegation" ON "items" USING btree ("delegation_id","tenant_id") WHERE "items"."delegation_id" is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "parked_reports_one_per_turn" ON "parked_reports" USING btree ("tenant_id","child_session_id","turn");--> statement-breakpoint
 CREATE INDEX "parked_reports_by_parent" ON "parked_reports" USING btree ("parent_session_id","tenant_id") WHERE "parked_reports"."state" = 'parked';--> statement-breakpoint
 CREATE INDEX "parked_reports_to_probe" ON "parked_reports" USING btree ("id") WHERE "parked_reports"."state" = 'parked' and "parked_reports"."reason" in ('snapshot_unavailable', 'output_unavailable');--> statement-breakpoint

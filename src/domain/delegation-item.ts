@@ -13,7 +13,7 @@ import { cutSummaries } from './text-budget.ts';
  * unit, and the early word of a task that has failed.
  */
 
-/** What an item repeats of its call, so that it can be read on its own. */
+/** What an item repeats of its call, which keeps it once for them all. */
 export interface DelegationOrigin {
   session_key: string | null;
   origin_ui_session_id: string | null;
@@ -37,8 +37,9 @@ export interface OnlyTaskFields extends StallFields {
 }
 
 /**
- * The item of an ended unit, as it is sent: with the fields of its only task, if it has but one; of
- * several only with an error, and only if a runner was lost.
+ * The item of an ended unit as it is sent, but for the texts, which are rendered from it: with the
+ * fields of its only task, if it has but one; of several only with an error, and only if a runner was
+ * lost.
  */
 export interface DelegationItem extends DelegationOrigin, Partial<OnlyTaskFields> {
   type: 'async_delegation';
@@ -52,11 +53,9 @@ export interface DelegationItem extends DelegationOrigin, Partial<OnlyTaskFields
   completed_at: string;
   total_duration_seconds: number;
   display_kind: 'async_delegation_complete';
-  display_text: string;
-  text: string;
 }
 
-/** The early word of a task that failed while its unit still runs. */
+/** The early word of a task that failed while its unit still runs, likewise. */
 export interface TaskFailedItem extends DelegationOrigin, OnlyTaskFields {
   type: 'task_failed';
   /** The unit's. */
@@ -68,14 +67,15 @@ export interface TaskFailedItem extends DelegationOrigin, OnlyTaskFields {
   dispatched_at: string;
   completed_at: string;
   display_kind: 'task_failed';
-  display_text: string;
-  text: string;
 }
 
-/** What is stored of an item: all but the texts, which are rendered from it. */
-export type DelegationDetails = Omit<DelegationItem, 'display_text' | 'text'>;
-/** The same of an early item. */
-export type TaskFailedDetails = Omit<TaskFailedItem, 'display_text' | 'text'>;
+/** What is stored with an item: what is not its call's. */
+type Own<Item> = Omit<Item, keyof DelegationOrigin | 'goal'> & {
+  /** In the place of the call's, where the parent was continued since. */
+  session_key?: string;
+};
+export type DelegationDetails = Own<DelegationItem>;
+export type TaskFailedDetails = Own<TaskFailedItem>;
 
 /** When a unit was dispatched and when it, or its task, ended: RFC 3339. */
 export interface Span {
@@ -83,10 +83,9 @@ export interface Span {
   completedAt: string;
 }
 
-/** What the item of an ended unit says; `results` are those of all its tasks. */
+/** What the item of an ended unit says of its own; `results` are those of all its tasks. */
 export function delegationDetails(
   ended: Span & {
-    origin: DelegationOrigin;
     unit: Pick<Unit, 'unitId' | 'group'>;
     results: readonly TaskResult[];
     totalDurationSeconds: number;
@@ -106,16 +105,14 @@ export function delegationDetails(
     completed_at: ended.completedAt,
     total_duration_seconds: ended.totalDurationSeconds,
     display_kind: 'async_delegation_complete',
-    ...ended.origin,
   };
-  if (only && others.length === 0) Object.assign(details, fieldsOfOnly(only, ended.origin));
+  if (only && others.length === 0) Object.assign(details, fieldsOfOnly(only));
   if (error !== null) details.error = error;
   return details;
 }
 
-function fieldsOfOnly(result: TaskResult, { goals }: DelegationOrigin): OnlyTaskFields {
+function fieldsOfOnly(result: TaskResult): Omit<OnlyTaskFields, 'goal'> {
   return {
-    goal: goals[result.task_index] ?? '',
     summary: result.summary,
     error: result.error,
     api_calls: result.api_calls,
@@ -135,25 +132,35 @@ function stallFieldsOf(result: TaskResult): StallFields {
   };
 }
 
-/** What the early item of a failed task says. */
+/** What the early item of a failed task says of its own. */
 export function taskFailedDetails(
-  failed: Span & {
-    origin: DelegationOrigin;
-    unit: Pick<Unit, 'unitId' | 'group'>;
-    result: TaskResult;
-  },
+  failed: Span & { unit: Pick<Unit, 'unitId' | 'group'>; result: TaskResult },
 ): TaskFailedDetails {
   const [result = failed.result] = cutSummaries([failed.result]);
   return {
     type: 'task_failed',
     delegation_id: failed.unit.unitId,
-    ...failed.origin,
     status: result.status,
-    ...fieldsOfOnly(result, failed.origin),
+    ...fieldsOfOnly(result),
     results: [result],
     group: failed.unit.group,
     dispatched_at: failed.dispatchedAt,
     completed_at: failed.completedAt,
     display_kind: 'task_failed',
   };
+}
+
+/** The item whole: what is stored with it, and what it repeats of its call. */
+export function withOrigin<Details extends DelegationDetails | TaskFailedDetails>(
+  details: Details,
+  origin: DelegationOrigin,
+) {
+  const [only, ...others] = details.results;
+  const isOnly = only !== undefined && others.length === 0;
+  const item: object = {
+    ...origin,
+    ...details,
+    ...(isOnly && { goal: origin.goals[only.task_index] ?? '' }),
+  };
+  return item as Extract<DelegationItem | TaskFailedItem, { type: Details['type'] }>;
 }

@@ -1,5 +1,5 @@
 import { recordedOfLost, type TaskResult } from './delegation.ts';
-import type { DelegationDetails, TaskFailedDetails } from './delegation-item.ts';
+import type { DelegationItem, TaskFailedItem } from './delegation-item.ts';
 import { isFailure } from './task-end.ts';
 import {
   codePoints,
@@ -24,7 +24,7 @@ export interface Moment {
 }
 
 /** The block for the item of an ended unit. */
-export function delegationText(item: DelegationDetails, moment: Moment): string {
+export function delegationText(item: DelegationItem, moment: Moment): string {
   return [
     `[ASYNC DELEGATION COMPLETE — ${quoteName(item.delegation_id)}]`,
     'You dispatched this delegation earlier and went on meanwhile; the conversation may have moved',
@@ -42,7 +42,7 @@ export function delegationText(item: DelegationDetails, moment: Moment): string 
 }
 
 /** The block for the early item of a failed task. */
-export function taskFailedText(item: TaskFailedDetails, moment: Moment): string {
+export function taskFailedText(item: TaskFailedItem, moment: Moment): string {
   const [result] = item.results;
   return [
     `[ASYNC DELEGATION TASK FAILED — ${quoteName(item.delegation_id)}]`,
@@ -60,7 +60,7 @@ function inOrder(results: readonly TaskResult[]): TaskResult[] {
   return results.toSorted((a, b) => a.task_index - b.task_index);
 }
 
-function siblingUnits({ group, results, goals }: DelegationDetails): string[] {
+function siblingUnits({ group, results, goals }: DelegationItem): string[] {
   if (results.length >= goals.length) return [];
   const unit = group === null ? 'This part' : `Group "${quoteName(group)}"`;
   return [
@@ -68,13 +68,13 @@ function siblingUnits({ group, results, goals }: DelegationDetails): string[] {
   ];
 }
 
-type Item = DelegationDetails | TaskFailedDetails;
+type Item = DelegationItem | TaskFailedItem;
 
 function dispatched(item: Item, { dispatchedAt, now }: Moment): string {
   return `Dispatched: ${quoteName(item.dispatched_at)} (${ageInWords(now - dispatchedAt)})`;
 }
 
-function circumstances({ context, toolsets, role, model }: DelegationDetails): string[] {
+function circumstances({ context, toolsets, role, model }: DelegationItem): string[] {
   const lines: string[] = [];
   if (context !== null && !isBlank(context)) lines.push(`Context: ${quoteText(context)}`);
   if (toolsets !== null && toolsets.length > 0) {
@@ -85,7 +85,7 @@ function circumstances({ context, toolsets, role, model }: DelegationDetails): s
   return lines;
 }
 
-function lostRunner({ results }: DelegationDetails): string[] {
+function lostRunner({ results }: DelegationItem): string[] {
   const recorded = recordedOfLost(results);
   return recorded === null ? [] : [recorded];
 }
@@ -98,7 +98,7 @@ const MODEL_NOT_FOUND = [
   'no such model',
 ];
 
-function rejectedModel({ model, results }: DelegationDetails): string[] {
+function rejectedModel({ model, results }: DelegationItem): string[] {
   if (model === null || isBlank(model)) return [];
   if (!results.some((result) => rejects(result, model))) return [];
   return [
@@ -117,7 +117,7 @@ function rejects({ error, summary }: TaskResult, model: string): boolean {
   );
 }
 
-function taskBlock(item: DelegationDetails, result: TaskResult): string[] {
+function taskBlock(item: DelegationItem, result: TaskResult): string[] {
   const goal = item.goals[result.task_index] ?? '';
   return [
     taskHeader(item, result),

@@ -75,6 +75,7 @@ export function deliver(
         seq: context.itemSeq,
         source: `work:${entry.workId}:${revision}`,
         type: 'sub_agent',
+        delegationId: null,
         workId: entry.workId,
         childSessionId: report.sessionId,
         agent: entry.agent,

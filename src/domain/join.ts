@@ -1,5 +1,5 @@
 import { secondsBetween, unitStatus, type TaskResult } from './delegation.ts';
-import { delegationDetails, taskFailedDetails, type DelegationOrigin } from './delegation-item.ts';
+import { delegationDetails, taskFailedDetails } from './delegation-item.ts';
 import { isFailure, type ResultStatus } from './task-end.ts';
 import type { ItemWrite, ReportedInbox } from './report.ts';
 
@@ -31,8 +31,8 @@ export interface UnitState {
     wakes: boolean;
     notifyFailures: boolean;
     dispatchedAt: Instant;
-    /** null where no item can come of it. */
-    origin: DelegationOrigin | null;
+    /** The session that its results were to go to when it was dispatched. */
+    parentSessionId: string;
   };
 }
 
@@ -92,12 +92,10 @@ export function join(
   };
   if (!delivers) return { unit: ended, items: [] };
   const details = delegationDetails({
-    origin: liveOrigin(unit, inbox),
     unit,
     results,
     totalDurationSeconds: secondsBetween(unit.call.dispatchedAt.ms, now.ms),
-    dispatchedAt: unit.call.dispatchedAt.text,
-    completedAt: now.text,
+    ...spanOf(unit, now),
   });
   // New members before the spread: behind it each costs microseconds.
   const item: ItemWrite = {
@@ -106,7 +104,7 @@ export function join(
     type: 'async_delegation',
     status: ended.status,
     traceparent: tasks.at(-1)?.traceparent ?? null,
-    details,
+    details: { ...details, ...liveKey(unit, inbox) },
     followsSeq: unit.lastItemSeq,
     revision,
     ...itemOf(unit, inbox, now),
@@ -123,7 +121,6 @@ function earlyItems(
 ): ItemWrite[] {
   const { mode, notifyFailures } = unit.call;
   if (mode !== 'background' || !notifyFailures) return [];
-  const origin = liveOrigin(unit, inbox);
   return tasks
     .filter(({ wasLive, result }) => wasLive && isFailure(result.status))
     .map(({ result, itemSeq, traceparent }) => ({
@@ -135,24 +132,24 @@ function earlyItems(
       childSessionId: result.session_id,
       status: result.status,
       traceparent,
-      details: taskFailedDetails({ origin, unit, result, ...spanOf(unit, now) }),
+      details: {
+        ...taskFailedDetails({ unit, result, ...spanOf(unit, now) }),
+        ...liveKey(unit, inbox),
+      },
       followsSeq: null,
       revision: 1,
     }));
 }
 
 /** Once the parent was continued, the session that goes on is the key of its results. */
-function liveOrigin(
-  { call: { origin } }: UnitState,
-  { sessionId }: ReportedInbox,
-): DelegationOrigin {
-  if (origin === null) throw new Error('a unit that delivers has its origin loaded');
-  return sessionId === origin.parent_session_id ? origin : { ...origin, session_key: sessionId };
+function liveKey({ call }: UnitState, { sessionId }: ReportedInbox): { session_key?: string } {
+  return sessionId === call.parentSessionId ? {} : { session_key: sessionId };
 }
 
 function itemOf(unit: UnitState, inbox: ReportedInbox, now: Instant) {
   return {
     sessionId: inbox.sessionId,
+    delegationId: unit.delegationId,
     workId: null,
     childSessionId: null,
     agent: '',

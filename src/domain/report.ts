@@ -160,6 +160,8 @@ export interface ItemWrite {
   seq: number;
   source: string;
   type: 'sub_agent' | 'async_delegation' | 'task_failed';
+  /** The call that it is an item of; null: of plain work. */
+  delegationId: string | null;
   workId: string | null;
   childSessionId: string | null;
   agent: string;

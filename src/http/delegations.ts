@@ -8,6 +8,7 @@ import {
   listDelegations,
   readDelegation,
   waitForDelegation,
+  waitForDispatched,
 } from '../operations/read-delegations.ts';
 import type { Resources } from '../resources.ts';
 import { jsonBody, readBody } from './body.ts';
@@ -268,8 +269,9 @@ async function answerInline(
   if (preferred !== null) c.header('Preference-Applied', `wait=${preferred}`);
   const waitMs = (preferred ?? WAIT_MAX_SECONDS) * 1000;
   const left = c.req.raw.signal;
-  const end = await waitForDelegation(resources, { tenantId, delegationId }, { waitMs, left });
-  if (end === 'left' && !call.mayLeave) {
+  const of = { tenantId, delegationId };
+  const ended = await waitForDispatched(resources, of, { waitMs, left });
+  if (ended === 'left' && !call.mayLeave) {
     const by = { by: 'client_gone' as const, graceMs: GRACE_MS };
     await interruptDelegation(resources, { tenantId, id: delegationId }, by);
   }
@@ -277,22 +279,18 @@ async function answerInline(
     call.notify === true
       ? { notify: false, notify_unsupported: notifyUnsupported(delegationId) }
       : {};
-  if (end !== 'ended') {
+  if (typeof ended === 'string') {
     c.header('Retry-After', String(RETRY_AFTER_SECONDS));
     const status = 'running' as const;
     return c.json({ mode: 'inline' as const, status, delegation_id: delegationId, ...told }, 202);
   }
-  const { results, totalDurationSeconds } = await readDelegation(resources, {
-    tenantId,
-    id: delegationId,
-  });
   return c.json(
     {
       mode: 'inline' as const,
       note: 'no_async' as const,
       delegation_id: delegationId,
-      results: renderResults(results),
-      total_duration_seconds: totalDurationSeconds ?? 0,
+      results: renderResults(ended.results),
+      total_duration_seconds: ended.totalDurationSeconds ?? 0,
       ...told,
     },
     200,

@@ -1,5 +1,12 @@
 import { z } from '@hono/zod-openapi';
-import type { DelegationDetails, TaskFailedDetails } from '../domain/delegation-item.ts';
+import {
+  withOrigin,
+  type DelegationDetails,
+  type DelegationItem,
+  type DelegationOrigin,
+  type TaskFailedDetails,
+  type TaskFailedItem,
+} from '../domain/delegation-item.ts';
 import { delegationText, displayText, taskFailedText } from '../domain/delegation-text.ts';
 import { itemId } from '../domain/item-id.ts';
 import { EMPTY_INBOX, subAgentText } from '../domain/item-text.ts';
@@ -96,11 +103,11 @@ export const itemOut = z
 
 /** The item's JSON at this moment. */
 export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut> {
-  const details = detailsOf(item);
+  const said = saidOf(item);
   const shared = {
     id: itemId(item.seq),
     status: item.status,
-    text: textOf(item, now),
+    text: textOf(item, said, now),
     follows: item.followsSeq === null ? null : itemId(item.followsSeq),
     revision: item.revision,
     disposition: item.disposition === 'note' ? ('note' as const) : ('turn' as const),
@@ -109,10 +116,8 @@ export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut>
     delivery_count: item.deliveryCount,
     traceparent: item.traceparent,
   };
-  if (details !== null) {
-    return { ...details, ...shared, display_text: displayText(details) } as z.output<
-      typeof itemOut
-    >;
+  if (said !== null) {
+    return { ...said, ...shared, display_text: displayText(said) } as z.output<typeof itemOut>;
   }
   const child = item.childSessionId;
   return {
@@ -132,24 +137,40 @@ export function renderItem(item: ItemRow, now: number): z.output<typeof itemOut>
   };
 }
 
-/** What is stored of an item of a delegation; null: it is the item of a sub-agent. */
-function detailsOf({ type, details }: ItemRow): DelegationDetails | TaskFailedDetails | null {
-  if (type === 'sub_agent') return null;
-  return details as unknown as DelegationDetails | TaskFailedDetails;
+type Said = DelegationItem | TaskFailedItem;
+
+/** What an item of a delegation says; null: it is the item of a sub-agent. */
+function saidOf(item: ItemRow): Said | null {
+  if (item.type === 'sub_agent') return null;
+  return withOrigin(
+    item.details as unknown as DelegationDetails | TaskFailedDetails,
+    {
+      session_key: item.sessionKey,
+      origin_ui_session_id: item.originUiSessionId,
+      origin_session_id: item.originSessionId,
+      parent_session_id: item.parentSessionId,
+      goals: item.goals,
+      context: item.context,
+      toolsets: item.toolsets,
+      role: item.role,
+      model: item.model,
+    } as DelegationOrigin,
+  );
 }
 
 /** The items as a model reads them: a block each, or the line that says there are none. */
 export function renderItemsText(items: readonly ItemRow[], now: number): string {
-  return items.length === 0 ? EMPTY_INBOX : items.map((item) => textOf(item, now)).join('\n\n');
+  return items.length === 0
+    ? EMPTY_INBOX
+    : items.map((item) => textOf(item, saidOf(item), now)).join('\n\n');
 }
 
-function textOf(item: ItemRow, now: number): string {
-  const details = detailsOf(item);
-  if (details !== null) {
-    const moment = { dispatchedAt: Date.parse(details.dispatched_at), now };
-    return details.type === 'async_delegation'
-      ? delegationText(details, moment)
-      : taskFailedText(details, moment);
+function textOf(item: ItemRow, said: Said | null, now: number): string {
+  if (said !== null) {
+    const moment = { dispatchedAt: Date.parse(said.dispatched_at), now };
+    return said.type === 'async_delegation'
+      ? delegationText(said, moment)
+      : taskFailedText(said, moment);
   }
   return subAgentText({
     child: item.childSessionId ?? '',

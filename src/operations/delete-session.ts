@@ -66,9 +66,10 @@ async function forgetCalls(
   resources: Resources,
   { tenantId, sessionId }: SessionKey,
 ): Promise<void> {
+  const own = { tenantId, ids: [sessionId], now: resources.clock.now() };
   const calls = await resources.database.transaction(async (tx) => {
-    await lockSessions(tx, { tenantId, ids: [sessionId] });
-    return await deleteCallsOf(tx, { tenantId, ids: [sessionId], ofContinued: 'none' });
+    await lockSessions(tx, own);
+    return await deleteCallsOf(tx, { ...own, ofContinued: 'none' });
   });
   announceDelivered(
     resources,

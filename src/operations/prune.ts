@@ -26,7 +26,7 @@ interface WorkPlace {
 /**
  * One bounded pass over each table that keeps what is settled: removes what is older than its
  * retention. Never touches unread items, live work, calls that have not ended or of which an item is
- * not acked, or the newest entry of a session that lives. Answers where the next pass goes on, and
+ * there, or the newest entry of a session that lives. Answers where the next pass goes on, and
  * whether there is more to do at once.
  */
 export async function prune(

@@ -20,6 +20,7 @@ import {
 } from '../store/delegations.ts';
 import { inboxesOf } from './ack-items.ts';
 import { ANSWER_MAX_BYTES } from './read-inbox.ts';
+import { isPassing } from './unavailable.ts';
 
 export type { ActivityRow, CallRow, ListedCall, TaskRow, UnitRow };
 
@@ -80,6 +81,25 @@ export async function waitForDelegation(
     }
   } finally {
     waiter.close();
+  }
+}
+
+/**
+ * The call that this request has dispatched, once it has ended; else why it does not wait any longer.
+ * A database that fails meanwhile is no error: what was dispatched goes on.
+ */
+export async function waitForDispatched(
+  resources: Resources,
+  of: { tenantId: string; delegationId: string },
+  wait: { waitMs: number; left: AbortSignal },
+): Promise<Delegation | 'time_up' | 'left'> {
+  try {
+    const end = await waitForDelegation(resources, of, wait);
+    if (end !== 'ended') return end;
+    return await readDelegation(resources, { tenantId: of.tenantId, id: of.delegationId });
+  } catch (error) {
+    if (!isPassing(error)) throw error;
+    return wait.left.aborted ? 'left' : 'time_up';
   }
 }
 

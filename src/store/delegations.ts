@@ -3,7 +3,7 @@ import type { TaskResult } from '../domain/delegation.ts';
 import type { ResultStatus } from '../domain/task-end.ts';
 import { LOADED_MAX } from '../domain/text-budget.ts';
 import type { Queryable } from './database.ts';
-import { bytesOf, selectPage, type Page } from './page.ts';
+import { selectPage, type Page } from './page.ts';
 import { delegations, units } from './schema.ts';
 
 export type CallRow = typeof delegations.$inferSelect;
@@ -91,6 +91,10 @@ export async function insertUnits(
 
 // ---- reading
 
+/** Of `delegations d`: it is there, and not only for what its items repeat of it. */
+const isThere = sql`exists (
+  select 1 from units u where u.delegation_id = d.delegation_id and u.tenant_id = d.tenant_id)`;
+
 /** The call with this id, or of the unit with this id; null: there is none. */
 export async function selectCall(
   db: Queryable,
@@ -100,7 +104,7 @@ export async function selectCall(
     select ${columns} from delegations d
     where d.tenant_id = ${of.tenantId} and d.delegation_id in (${of.id}, (
       select u.delegation_id from units u
-      where u.tenant_id = ${of.tenantId} and u.unit_id = ${of.id}))`);
+      where u.tenant_id = ${of.tenantId} and u.unit_id = ${of.id})) and ${isThere}`);
   return rows[0] ?? null;
 }
 
@@ -179,13 +183,13 @@ export async function selectCallPage(
         cross join lateral (
           select ${columns} from delegations d
           where d.tenant_id = ${page.tenantId} and d.parent_session_id = chain.id
-            ${stateIs(page.state)} ${before}
+            and ${isThere} ${stateIs(page.state)} ${before}
           order by d.delegation_id desc limit ${found}
         ) d
         order by d."delegationId" desc limit ${found}
       ) c`,
     order: sql`r."delegationId" desc`,
-    bytes: sql`${bytesOf('r.goals', 'r.context', 'r.toolsets')} +
+    bytes: sql`r."textBytes" +
       case when r."endedAt" is null then ${CHILD_BYTES}::int * r."taskCount" else 0 end`,
     limit: page.limit,
     maxBytes: page.maxBytes,
@@ -275,45 +279,52 @@ export async function selectEndedCalls(
 /**
  * Removes the calls of these parents, with their units and tasks; answers which they were. Of a
  * parent that was continued by a session which lives, it removes none, or those that are active. A
- * report that has a call is waited for; what comes later finds no task.
+ * report that has a call is waited for; what comes later finds no task. While an item of a call is
+ * there, in whatever inbox, it keeps what the item repeats of it, and nothing else.
  */
 export async function deleteCallsOf(
   tx: Queryable,
-  of: { tenantId: string; ids: string[]; ofContinued: 'none' | 'active' },
+  of: { tenantId: string; ids: string[]; ofContinued: 'none' | 'active'; now: number },
 ): Promise<string[]> {
-  const gone = await tx.execute<{ id: string }>(sql`
-    with locked as materialized (
-      select d.delegation_id from delegations d
-      where d.tenant_id = ${of.tenantId}
-        and d.parent_session_id = any(${sql.param(of.ids)}::text[])
-        and (
-          not exists (
-            select 1 from sessions s
-            join sessions t on t.tenant_id = s.tenant_id and t.id = s.tip_session_id
-            where s.tenant_id = d.tenant_id and s.id = d.parent_session_id
-              and t.deleted_at is null)
-          or (${of.ofContinued} = 'active' and d.ended_at is null))
-      order by d.tenant_id, d.delegation_id for update
-    )
-    delete from delegations
-    where tenant_id = ${of.tenantId} and delegation_id = any(array(select delegation_id from locked))
-    returning delegation_id as id`);
-  const ids = gone.map(({ id }) => id);
-  if (ids.length > 0) await deletePartsOf(tx, { tenantId: of.tenantId, ids });
+  const locked = await tx.execute<{ id: string }>(sql`
+    select d.delegation_id as id from delegations d
+    where d.tenant_id = ${of.tenantId}
+      and d.parent_session_id = any(${sql.param(of.ids)}::text[])
+      and (
+        not exists (
+          select 1 from sessions s
+          join sessions t on t.tenant_id = s.tenant_id and t.id = s.tip_session_id
+          where s.tenant_id = d.tenant_id and s.id = d.parent_session_id
+            and t.deleted_at is null)
+        or (${of.ofContinued} = 'active' and d.ended_at is null))
+    order by d.tenant_id, d.delegation_id for update`);
+  const ids = locked.map(({ id }) => id);
+  if (ids.length > 0) await deleteLockedCalls(tx, { tenantId: of.tenantId, ids, now: of.now });
   return ids;
 }
 
-async function deletePartsOf(
+/** A statement of its own: an item that a report delivered while the locks were waited for counts. */
+async function deleteLockedCalls(
   tx: Queryable,
-  of: { tenantId: string; ids: string[] },
+  of: { tenantId: string; ids: string[]; now: number },
 ): Promise<void> {
+  const isOfThem = sql`d.tenant_id = ${of.tenantId}
+    and d.delegation_id = any(${sql.param(of.ids)}::text[])`;
   await tx.execute(sql`
-    with gone as (
-      delete from units
-      where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[]))
-    delete from work
-    where tenant_id = ${of.tenantId} and delegation_id = any(${sql.param(of.ids)}::text[])`);
+    with units_gone as (
+      delete from units d where ${isOfThem}
+    ), work_gone as (
+      delete from work d where ${isOfThem}
+    ), calls_gone as (
+      delete from delegations d where ${isOfThem} and not ${hasItems}
+    )
+    update delegations d set ended_at = coalesce(d.ended_at, ${of.now}::timestamptz)
+    where ${isOfThem} and ${hasItems}`);
 }
+
+/** Of `delegations d`: an item of it is there, acked or not. */
+const hasItems = sql`exists (
+  select 1 from items i where i.delegation_id = d.delegation_id and i.tenant_id = d.tenant_id)`;
 
 /**
  * Leaves the ended tasks of these children to their units: they count for no session that comes
@@ -347,8 +358,8 @@ const ENDED_CALLS_KEPT = 50;
 
 /**
  * Removes calls that ended before `endedBefore`, looking at `limit` calls after the cursor; answers
- * where to go on, null at the end. The newest of each parent stay, and those of which an item is not
- * acked. What is left of their tasks are tombstones.
+ * where to go on, null at the end. The newest of each parent stay, and those of which an item is
+ * there; nothing else keeps what is kept for items only. What is left of their tasks are tombstones.
  */
 export async function deleteOldCalls(
   db: Queryable,
@@ -368,19 +379,13 @@ export async function deleteOldCalls(
       where (d.tenant_id, d.delegation_id) > (${after?.tenantId ?? ''}, ${after?.delegationId ?? ''})
       order by d.tenant_id, d.delegation_id limit ${limit}
     ), old as materialized (
-      select o.tenant_id, o.delegation_id from seen o
-      where o.ended_at < ${endedBefore}::timestamptz
+      select d.tenant_id, d.delegation_id from seen d
+      where (not ${isThere} or d.ended_at < ${endedBefore}::timestamptz
         and ${ENDED_CALLS_KEPT} <= (select count(*) from (
-          select 1 from delegations n where n.parent_session_id = o.parent_session_id
-            and n.tenant_id = o.tenant_id and n.delegation_id > o.delegation_id
-            and n.ended_at is not null limit ${ENDED_CALLS_KEPT}) newer)
-        and not exists (
-          select 1 from units u
-          cross join lateral generate_series(1, u.revision) r(revision)
-          join items i on i.tenant_id = u.tenant_id
-            and i.source = 'unit:' || u.unit_id || ':' || r.revision
-          where u.delegation_id = o.delegation_id and u.tenant_id = o.tenant_id
-            and i.acked_at is null)
+          select 1 from delegations n where n.parent_session_id = d.parent_session_id
+            and n.tenant_id = d.tenant_id and n.delegation_id > d.delegation_id
+            and n.ended_at is not null limit ${ENDED_CALLS_KEPT}) newer))
+        and not ${hasItems}
     ), units_gone as (
       delete from units u using old o
       where u.delegation_id = o.delegation_id and u.tenant_id = o.tenant_id

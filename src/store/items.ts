@@ -1,9 +1,26 @@
-import { and, count, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
+import { and, count, eq, getTableColumns, isNull, sql } from 'drizzle-orm';
 import type { Queryable } from './database.ts';
 import { bytesOf, selectPage, type Page } from './page.ts';
-import { items } from './schema.ts';
+import { delegations, items } from './schema.ts';
 
-export type ItemRow = typeof items.$inferSelect;
+/** The columns of its call that an item repeats. */
+const REPEATED = [
+  'sessionKey',
+  'originUiSessionId',
+  'originSessionId',
+  'parentSessionId',
+  'goals',
+  'context',
+  'toolsets',
+  'role',
+  'model',
+] as const;
+
+type CallRow = typeof delegations.$inferSelect;
+/** An item with what it repeats of its call: null where it is an item of none. */
+export type ItemRow = typeof items.$inferSelect & {
+  [Field in (typeof REPEATED)[number]]: CallRow[Field] | null;
+};
 
 export interface InboxOf {
   tenantId: string;
@@ -17,6 +34,19 @@ const columns = sql.raw(
     .map(([field, column]) => `i.${column.name} as "${field}"`)
     .join(', '),
 );
+
+/** What they repeat of `delegations d`. */
+const callColumns = sql.raw(
+  REPEATED.map((field) => `d.${delegations[field].name} as "${field}"`).join(', '),
+);
+
+/** The call `d` of an item, by key: what is large of it is read only where it is sent. */
+function joinCall(tenantId: string, delegationId: string) {
+  return sql`left join lateral (
+    select * from delegations q where q.tenant_id = ${sql.raw(tenantId)}
+      and q.delegation_id = ${sql.raw(delegationId)} limit 1
+  ) d on true`;
+}
 
 /** Pending and not leased by anybody: what a reader can be given. */
 const isFree = (now: number) =>
@@ -34,6 +64,8 @@ export interface HandedOut {
  * Hands out the first free items, in the order of delivery: leased until `leasedUntil`, or acked at
  * once. At most `max`, and no more text than `maxBytes`, but at least one. What another reader is
  * being given at this moment is passed over, so that nobody waits and none gets the same item.
+ *
+ * The calls are joined last: beside rows that are locked they would be read whole for each of them.
  */
 export async function handOutItems(
   db: Queryable,
@@ -49,7 +81,10 @@ export async function handOutItems(
     ItemRow & { seq: number | null; remaining: number; nextLeaseEnd: number | null }
   >(sql`
     with picked as (
-      select i.seq, ${bytesOf('i.output', 'i.details')} as bytes from items i
+      select i.seq, ${bytesOf('i.output', 'i.details')} + coalesce((
+          select d.text_bytes from delegations d
+          where d.tenant_id = i.tenant_id and d.delegation_id = i.delegation_id), 0) as bytes
+      from items i
       where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId} and ${isFree(to.now)}
       order by i.seq limit ${to.max} for update skip locked
     ), kept as (
@@ -69,9 +104,10 @@ export async function handOutItems(
       from items i
       where i.tenant_id = ${to.tenantId} and i.session_id = ${to.sessionId} and i.acked_at is null
     )
-    select h.*, (p.free - (select count(*) from handed))::int as remaining,
+    select h.*, ${callColumns}, (p.free - (select count(*) from handed))::int as remaining,
       p.lease_end as "nextLeaseEnd"
-    from pending p left join handed h on true order by h.seq`);
+    from pending p left join handed h on true ${joinCall('h."tenantId"', 'h."delegationId"')}
+    order by h.seq`);
   const [first] = rows;
   if (first === undefined) throw new Error('an aggregate answers one row');
   const { remaining, nextLeaseEnd } = first;
@@ -139,7 +175,7 @@ function lockedItems(named: NamedItems) {
 }
 
 /** Without a join: joined, an inbox may be read whole for each of the items. */
-function isAnyOf({ tenantId, sessionIds }: NamedItems) {
+function isAnyOf({ tenantId, sessionIds }: Pick<NamedItems, 'tenantId' | 'sessionIds'>) {
   return sql`i.tenant_id = ${tenantId} and i.session_id = any(${sql.param(sessionIds)}::text[])`;
 }
 
@@ -159,12 +195,13 @@ export async function selectItemPage(
   const pending = page.state === 'pending' ? sql`and i.acked_at is null` : sql``;
   return await selectPage<ItemRow>(db, {
     from: sql`
-      select ${columns} from items i
+      select ${columns}, ${callColumns}, d.text_bytes
+      from items i ${joinCall('i.tenant_id', 'i.delegation_id')}
       where i.tenant_id = ${page.tenantId} and i.session_id = ${page.sessionId}
         and i.seq > ${page.afterSeq} ${pending}
       order by i.seq limit ${page.limit + 1}`,
     order: sql`r.seq`,
-    bytes: bytesOf('r.output', 'r.details'),
+    bytes: sql`${bytesOf('r.output', 'r.details')} + coalesce(r.text_bytes, 0)`,
     limit: page.limit,
     maxBytes: page.maxBytes,
   });
@@ -175,16 +212,10 @@ export async function selectItem(
   db: Queryable,
   of: { tenantId: string; sessionIds: string[]; seq: number },
 ): Promise<ItemRow | null> {
-  const rows = await db
-    .select()
-    .from(items)
-    .where(
-      and(
-        eq(items.tenantId, of.tenantId),
-        inArray(items.sessionId, sql`(select unnest(${sql.param(of.sessionIds)}::text[]))`),
-        eq(items.seq, of.seq),
-      ),
-    );
+  const rows = await db.execute<ItemRow & Record<string, unknown>>(sql`
+    select ${columns}, ${callColumns}
+    from items i ${joinCall('i.tenant_id', 'i.delegation_id')}
+    where ${isAnyOf(of)} and i.seq = ${of.seq}`);
   return rows[0] ?? null;
 }
 

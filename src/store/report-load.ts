@@ -1,5 +1,4 @@
 import type { TaskResult } from '../domain/delegation.ts';
-import type { DelegationOrigin } from '../domain/delegation-item.ts';
 import { disposition } from '../domain/disposition.ts';
 import type { UnitState } from '../domain/join.ts';
 import type { ParkedState } from '../domain/parking.ts';
@@ -160,7 +159,7 @@ interface LoadedUnit {
   wakes: boolean;
   notifyFailures: boolean;
   dispatchedAt: number;
-  origin: DelegationOrigin | null;
+  parentSessionId: string;
 }
 
 interface LoadedInbox {
@@ -290,11 +289,7 @@ function loadReports(
           ), '[]') end,
         'mode', d.mode, 'wakes', d.wakes, 'notifyFailures', d.notify_failures,
         'dispatchedAt', ${epochMs(sql, sql`d.created_at`)},
-        'origin', case when t.may_end or d.notify_failures then json_build_object(
-          'session_key', d.session_key, 'origin_ui_session_id', d.origin_ui_session_id,
-          'origin_session_id', d.origin_session_id, 'parent_session_id', d.parent_session_id,
-          'goals', d.goals, 'context', d.context, 'toolsets', d.toolsets, 'role', d.role,
-          'model', d.model) end))
+        'parentSessionId', d.parent_session_id))
       from (
         select tenant_id, unit_id, count(*) as reports from path
         where terminal and unit_id is not null group by tenant_id, unit_id
@@ -334,7 +329,7 @@ function unitOf(row: LoadedUnit): UnitState {
       wakes: row.wakes,
       notifyFailures: row.notifyFailures,
       dispatchedAt,
-      origin: row.origin,
+      parentSessionId: row.parentSessionId,
     },
   };
 }

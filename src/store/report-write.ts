@@ -180,17 +180,18 @@ function requestInterrupts(
 
 function insertItems(sql: LaneSql, rows: BatchWrites['items'], at: string): PromiseLike<unknown> {
   return sql`
-    insert into items (tenant_id, session_id, seq, source, type, work_id, child_session_id, agent,
-      title, status, output, recovered, follows_seq, revision, response_id, created_by,
+    insert into items (tenant_id, session_id, seq, source, type, delegation_id, work_id,
+      child_session_id, agent, title, status, output, recovered, follows_seq, revision, response_id, created_by,
       traceparent, disposition, wakes, details, delivered_at)
-    select r.tenant_id, r.session_id, r.seq, r.source, r.type, r.work_id, r.child_id, r.agent,
-      r.title, r.status, r.output, r.recovered, r.follows_seq, r.revision, r.response_id,
+    select r.tenant_id, r.session_id, r.seq, r.source, r.type, r.delegation_id, r.work_id,
+      r.child_id, r.agent, r.title, r.status, r.output, r.recovered, r.follows_seq, r.revision, r.response_id,
       r.created_by, r.traceparent, r.disposition, r.wakes and r.disposition = 'turn',
       r.details::jsonb, ${at}::timestamptz
     from unnest(
       ${rows.map((r) => r.tenantId)}::text[], ${rows.map((r) => r.item.sessionId)}::text[],
       ${rows.map((r) => r.item.seq)}::bigint[], ${rows.map((r) => r.item.source)}::text[],
-      ${rows.map((r) => r.item.type)}::text[], ${rows.map((r) => r.item.workId)}::text[],
+      ${rows.map((r) => r.item.type)}::text[],
+      ${rows.map((r) => r.item.delegationId)}::text[], ${rows.map((r) => r.item.workId)}::text[],
       ${rows.map((r) => r.item.childSessionId)}::text[], ${rows.map((r) => r.item.agent)}::text[],
       ${rows.map((r) => r.item.title)}::text[], ${rows.map((r) => r.item.status)}::text[],
       ${rows.map((r) => r.item.output)}::text[], ${rows.map((r) => r.item.recovered)}::boolean[],
@@ -200,8 +201,8 @@ function insertItems(sql: LaneSql, rows: BatchWrites['items'], at: string): Prom
       ${rows.map((r) => r.item.disposition)}::text[],
       ${rows.map((r) => r.item.wakes)}::boolean[],
       ${rows.map((r) => r.item.details && JSON.stringify(r.item.details))}::text[]
-    ) as r(tenant_id, session_id, seq, source, type, work_id, child_id, agent, title, status,
-      output, recovered, follows_seq, revision, response_id, created_by, traceparent, disposition,
+    ) as r(tenant_id, session_id, seq, source, type, delegation_id, work_id, child_id, agent, title,
+      status, output, recovered, follows_seq, revision, response_id, created_by, traceparent, disposition,
       wakes, details)`;
 }
 

@@ -237,6 +237,8 @@ export const items = pgTable(
     seq: bigint('seq', { mode: 'number' }).notNull(),
     source: text('source').notNull(),
     type: text('type').notNull(),
+    /** The call that it is an item of: what it repeats of it is read there. */
+    delegationId: text('delegation_id'),
     workId: text('work_id'),
     childSessionId: text('child_session_id'),
     agent: text('agent').notNull(),
@@ -252,7 +254,7 @@ export const items = pgTable(
     responseId: text('response_id'),
     createdBy: text('created_by'),
     traceparent: text('traceparent'),
-    /** What an item of another type than `sub_agent` says beyond these columns. */
+    /** What an item of a call says beyond these columns and its call's. */
     details: jsonb('details').$type<Record<string, unknown>>(),
     deliveredAt: instant('delivered_at').notNull(),
     deliveryCount: integer('delivery_count').notNull().default(0),
@@ -271,6 +273,18 @@ export const items = pgTable(
     index('items_acked')
       .on(t.ackedAt)
       .where(sql`${t.ackedAt} is not null`),
+    index('items_by_delegation')
+      .on(t.delegationId, t.tenantId)
+      .where(sql`${t.delegationId} is not null`),
+    foreignKey({
+      name: 'items_delegation',
+      columns: [t.tenantId, t.delegationId],
+      foreignColumns: [delegations.tenantId, delegations.delegationId],
+    }),
+    check(
+      'items_of_delegation_or_work',
+      sql`(${t.type} = 'sub_agent') = (${t.delegationId} is null)`,
+    ),
     check('items_disposition_known', sql`${t.disposition} in ('note', 'turn')`),
     check('items_revision_positive', sql`${t.revision} >= 1`),
   ],
@@ -378,7 +392,10 @@ export const idempotencyKeys = pgTable(
   ],
 );
 
-/** One row a call: what was asked for, and what its items repeat. Ends with its last unit. */
+/**
+ * One row a call: what was asked for, and what its items repeat. Ends with its last unit. One without
+ * units is gone, and is kept for items that are in another session's inbox still.
+ */
 export const delegations = pgTable(
   'delegations',
   {
@@ -396,6 +413,12 @@ export const delegations = pgTable(
     toolsets: jsonb('toolsets').$type<unknown>(),
     role: text('role'),
     model: text('model'),
+    /** How much text it adds to each of its items. */
+    textBytes: integer('text_bytes')
+      .notNull()
+      .generatedAlwaysAs(
+        sql`octet_length(goals::text) + coalesce(octet_length(context), 0) + coalesce(octet_length(toolsets::text), 0)`,
+      ),
     sessionKey: text('session_key'),
     originUiSessionId: text('origin_ui_session_id'),
     channel: jsonb('channel').$type<Record<string, unknown>>(),

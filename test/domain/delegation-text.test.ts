@@ -11,6 +11,7 @@ import type { TaskResult } from '../../src/domain/delegation.ts';
 import {
   delegationDetails,
   taskFailedDetails,
+  withOrigin,
   type DelegationOrigin,
 } from '../../src/domain/delegation-item.ts';
 import { FAILED_STATUSES } from '../../src/domain/task-end.ts';
@@ -49,12 +50,15 @@ function result(task_index: number, over: Partial<TaskResult>): TaskResult {
 
 function item(tasks: Task[], over: Partial<DelegationOrigin> & { group?: string } = {}) {
   const { group = null, ...origin } = over;
-  return delegationDetails({
+  const details = delegationDetails({
     ...SPAN,
-    origin: { ...originOf(tasks.map((_, index) => `goal ${index}`)), ...origin },
     unit: { unitId: 'deleg_1', group },
     results: tasks.map((said, index) => result(index, said)),
     totalDurationSeconds: 720,
+  });
+  return withOrigin(details, {
+    ...originOf(tasks.map((_, index) => `goal ${index}`)),
+    ...origin,
   });
 }
 
@@ -73,12 +77,12 @@ function originOf(goals: readonly string[]): DelegationOrigin {
 }
 
 function notice(over: Partial<TaskResult>, goals: readonly string[] = ['a', 'b']) {
-  return taskFailedDetails({
+  const details = taskFailedDetails({
     ...SPAN,
-    origin: originOf(goals),
     unit: { unitId: 'deleg_1', group: null },
     result: result(1, { status: 'failed', error: 'boom', summary: null, ...over }),
   });
+  return withOrigin(details, originOf(goals));
 }
 
 const text = (...call: Parameters<typeof item>) => delegationText(item(...call), MOMENT);

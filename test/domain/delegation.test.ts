@@ -11,6 +11,7 @@ import {
 import {
   delegationDetails,
   taskFailedDetails,
+  withOrigin,
   type DelegationOrigin,
 } from '../../src/domain/delegation-item.ts';
 import {
@@ -533,7 +534,7 @@ describe('an item', () => {
   };
   const unit = { unitId: 'deleg_1', group: null };
   const details = (results: TaskResult[]) =>
-    delegationDetails({ ...span, origin, unit, results, totalDurationSeconds: 2 });
+    delegationDetails({ ...span, unit, results, totalDurationSeconds: 2 });
 
   it('of a unit of one task has what the task has, and the whole call (001.5)', () => {
     const stalled = {
@@ -549,7 +550,7 @@ describe('an item', () => {
       summary: null,
       ...stalled,
     });
-    expect(details([only])).toEqual({
+    expect(withOrigin(details([only]), origin)).toEqual({
       type: 'async_delegation',
       delegation_id: 'deleg_1',
       ...origin,
@@ -571,10 +572,11 @@ describe('an item', () => {
   });
 
   it('of several has the results by task_index, and no fields of one', () => {
-    const item = details([
+    const results = [
       result({ task_index: 1 }),
       result({ task_index: 0, status: 'failed', error: 'boom' }),
-    ]);
+    ];
+    const item = withOrigin(details(results), origin);
     expect(item.results.map(({ task_index }) => task_index)).toEqual([0, 1]);
     expect(item.status).toBe('completed');
     for (const field of ['goal', 'summary', 'error', 'api_calls', 'exit_reason', 'stall_phase']) {
@@ -602,7 +604,8 @@ describe('an item', () => {
 
   it('of a failed task has that task alone', () => {
     const failed = result({ task_index: 1, status: 'failed', error: 'boom' });
-    expect(taskFailedDetails({ ...span, origin, unit, result: failed })).toMatchObject({
+    const early = taskFailedDetails({ ...span, unit, result: failed });
+    expect(withOrigin(early, origin)).toMatchObject({
       type: 'task_failed',
       delegation_id: 'deleg_1',
       goal: 'second',
@@ -612,6 +615,19 @@ describe('an item', () => {
       results: [failed],
       display_kind: 'task_failed',
     });
+  });
+
+  it('of a session that was continued has the key of the one that goes on', () => {
+    const stored = { ...details([result()]), session_key: 'goes on' };
+    expect(withOrigin(stored, origin).session_key).toBe('goes on');
+  });
+
+  it('stores nothing of what its call keeps', () => {
+    const early = taskFailedDetails({ ...span, unit, result: result({ status: 'failed' }) });
+    for (const stored of [details([result()]), early]) {
+      for (const field of [...Object.keys(origin), 'goal'])
+        expect(stored).not.toHaveProperty(field);
+    }
   });
 
   it('is read again from JSON as it was stored', () => {

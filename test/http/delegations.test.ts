@@ -922,9 +922,9 @@ describe('what outlives the service', () => {
   });
 });
 
-describe('retention', () => {
-  const DAY_MS = 86_400_000;
+const DAY_MS = 86_400_000;
 
+describe('retention', () => {
   test('keeps what lives or is unread, and the newest fifty of a parent', async () => {
     const parent = freshId('parent');
     const said = { max_concurrent: 1000, deadline_seconds: 1e8 };
@@ -963,6 +963,140 @@ describe('retention', () => {
     await done(children[1] ?? '', { summary: 'late' });
     const [item] = await inbox(parent);
     expect(item.results).toMatchObject([{ summary: 'early' }, { summary: 'late' }]);
+  });
+});
+
+const read = async (parent: string, body: object = {}) =>
+  (await service.request('POST', `${path(parent)}/inbox/read`, body)).body;
+const all = async (parent: string) =>
+  (await service.request('GET', `${path(parent)}/inbox?state=all`)).body;
+const remove = async (id: string) =>
+  expect((await service.request('DELETE', path(id))).status).toBe(204);
+const callsOf = async (parent: string) =>
+  await database.sql`select delegation_id from delegations where parent_session_id = ${parent}`;
+
+describe('what items repeat of their call', () => {
+  const UNITS = { independent_completions: true, context: 'the context', toolsets: ['web'] };
+  const WHOLE = { context: 'the context', toolsets: ['web'], goal: 'a', goals: ['a', 'b'] };
+
+  test.each([
+    ['unit', { independent_completions: true }],
+    ['failed task', { notify_failures: true }],
+  ])('is stored once, however many a %s each has an item', async (_, said) => {
+    const bytesOf = async (tasks: number) => {
+      const goals = Array.from({ length: tasks }, () => 'g'.repeat(2000));
+      const { parent, children } = await dispatched(goals, { context: 'c'.repeat(9000), ...said });
+      for (const child of children) await done(child, { status: 'failed', error: 'e' });
+      const items = await inbox(parent);
+      expect(items).toHaveLength(tasks);
+      for (const item of items) expect(item.goals).toEqual(goals);
+      const [row] = await database.sql`
+        select sum(octet_length(to_jsonb(i)::text))::int as bytes from items i
+        where session_id = ${parent}`;
+      return Number(row?.['bytes']);
+    };
+    expect(await bytesOf(20)).toBeLessThan(20 * 2000);
+  });
+
+  test('counts for how much an answer may hold', async () => {
+    const said = { ...UNITS, context: 'c'.repeat(6 * 1024 * 1024) };
+    const { parent, children } = await dispatched(['a', 'b', 'c'], said);
+    for (const child of children) await done(child);
+    const page = await all(parent);
+    expect([page.data.length, page.has_more]).toEqual([2, true]);
+    const answer = await read(parent);
+    expect([answer.items.length, answer.remaining]).toEqual([2, 1]);
+    for (const item of [...page.data, ...answer.items]) expect(item.context).toBe(said.context);
+  });
+
+  test('is kept while one of them is there, acked or not, however old the call', async () => {
+    const call = await dispatched(['a', 'b'], UNITS);
+    for (const child of call.children) await done(child);
+    for (let n = 0; n < 51; n += 1) {
+      const { children } = await dispatched([`later ${n}`], { max_concurrent: 1000 }, call.parent);
+      await done(children[0] ?? '');
+    }
+    clock.advance(31 * DAY_MS);
+    const { items } = await read(call.parent, { drain: true });
+    await pruneAll();
+    expect((await all(call.parent)).data[0]).toMatchObject(WHOLE);
+    const one = await service.request('GET', `${path(call.parent)}/inbox/${items[0].id}`);
+    expect(one.body).toMatchObject(WHOLE);
+    expect((await get(call.id)).status).toBe(200);
+
+    clock.advance(8 * DAY_MS);
+    await pruneAll();
+    expect((await all(call.parent)).data).toEqual([]);
+    expect((await get(call.id)).status).toBe(404);
+  });
+
+  test('goes with the session, its items and its call', async () => {
+    const { parent, children } = await dispatched(['a', 'b'], UNITS);
+    await done(children[0] ?? '');
+    await remove(parent);
+    expect(await callsOf(parent)).toEqual([]);
+  });
+
+  test('stays with the call, which is for the session that goes on when its own is deleted', async () => {
+    const { parent, id, children } = await dispatched(['a', 'b'], UNITS);
+    const next = freshId('parent');
+    await put(parent, { continued_as: next });
+    await done(children[0] ?? '');
+    await remove(parent);
+    expect(await inbox(next)).toMatchObject([
+      { ...WHOLE, session_key: next },
+      { ...WHOLE, goal: 'b', status: 'interrupted' },
+    ]);
+    expect((await get(id)).status).toBe(200);
+  });
+
+  test('is all that stays of a call of a deleted session, for items that went elsewhere', async () => {
+    const { parent, id, children } = await dispatched(['a', 'b'], UNITS);
+    const next = freshId('parent');
+    await put(parent, { continued_as: next });
+    await done(children[0] ?? '');
+    await put(parent, { continued_as: null });
+    const before = await inbox(next);
+    expect(before).toMatchObject([{ ...WHOLE, session_key: next, parent_session_id: parent }]);
+    await remove(parent);
+    await put(parent);
+
+    await pruneAll();
+    expect(await inbox(next)).toEqual(before);
+    for (const gone of [id, before[0].delegation_id]) {
+      expect((await get(gone)).status).toBe(404);
+      expect((await service.request('POST', `/v1/delegations/${gone}/interrupt`)).status).toBe(404);
+    }
+    for (const session of [parent, next]) {
+      expect(await list(session)).toMatchObject({ data: [], active_count: 0 });
+    }
+
+    await read(next, { drain: true });
+    clock.advance(8 * DAY_MS);
+    await pruneAll();
+    expect((await all(next)).data).toEqual([]);
+    expect(await callsOf(parent)).toEqual([]);
+  });
+
+  test('stays for an item that is delivered while its session is being deleted', async () => {
+    const { parent, id } = await dispatched(['a', 'b'], UNITS);
+    const isWaiting = async () =>
+      await database.sql`
+        select pid from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'`;
+    let removed: Promise<void> | undefined;
+    await database.sql.begin(async (tx) => {
+      await tx`select 1 from delegations where delegation_id = ${id} for update`;
+      removed = remove(parent);
+      await expect.poll(isWaiting).toHaveLength(1);
+      await tx`
+        insert into items (tenant_id, session_id, seq, source, type, delegation_id, agent, title,
+          status, output, delivered_at)
+        values ('default', ${freshId('parent')}, nextval('item_seq'), ${`unit:${id}-1:1`},
+          'async_delegation', ${id}, '', '', 'completed', '', now())`;
+    });
+    await removed;
+    expect(await callsOf(parent)).toHaveLength(1);
   });
 });
 

@@ -163,6 +163,49 @@ describe.each<[string, Fault]>([
   });
 });
 
+describe('a call that is waited for while the database goes', () => {
+  test.each<Fault>(['refuse', 'reset', 'silence'])(
+    '%s: is answered with where its results will be found, and goes on',
+    async (fault) => {
+      const parent = freshId('parent');
+      const answer = service.request(
+        'POST',
+        `${path(parent)}/delegations`,
+        { tasks: [{ goal: 'g' }], finite: true },
+        { prefer: 'wait=60' },
+      );
+      const dispatched = async () =>
+        await database.sql`
+          select delegation_id as id, child_session_id as child from work
+          where parent_session_id = ${parent}`;
+      await expect.poll(dispatched).toHaveLength(1);
+      await expect.poll(() => service.resources.waiters.count()).toBe(1);
+      const [task] = await dispatched();
+      await proxy.set(fault);
+      service.resources.waiters.wake('default', String(task?.['id']));
+      const location = `/v1/delegations/${task?.['id']}`;
+      expect(await answer).toMatchObject({
+        status: 202,
+        headers: { location, 'retry-after': '1' },
+        body: { mode: 'inline', status: 'running', delegation_id: task?.['id'] },
+      });
+
+      await recover();
+      const call = async () => (await service.request('GET', location)).body;
+      const running = { status: 'running', tasks: [{ status: 'launching' }] };
+      await expect.poll(call, { timeout: 15_000 }).toMatchObject(running);
+      const pair = { service, parent, child: task?.['child'] };
+      await expect
+        .poll(async () => inShort(await status(pair, { status: 'idle', output: 'x' })), {
+          timeout: 15_000,
+        })
+        .toMatch(/^204 (?:already_)?delivered$/);
+      const completed = { status: 'completed', results: [{ summary: 'x' }] };
+      await expect.poll(call, { timeout: 15_000 }).toMatchObject(completed);
+    },
+  );
+});
+
 /** A connection that fell silent may still be in the pool: who gets it is answered 503. */
 async function expectOneItem(pair: Pair): Promise<void> {
   await expect.poll(async () => await inboxOf(pair), { timeout: 15_000 }).toHaveLength(1);

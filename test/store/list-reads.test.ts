@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { countReads } from '../support/counters.ts';
 import { useDatabase } from '../support/database.ts';
 import { freshId, path, reportIdle } from '../support/delivery.ts';
@@ -44,4 +44,35 @@ test.each([
     expect(after.get(name)).toBeGreaterThan(0);
     expect(after.get(name)).toBe(before.get(name));
   }
+});
+
+describe('what items repeat of their call', () => {
+  const MIB = 1024 * 1024;
+  /** A piece of a large value is of less than 2,000 bytes. */
+  const PIECES_OF_ONE = (6 * MIB) / 2_000;
+
+  test('is not read by reports, and by a reader only with what he is sent', async () => {
+    const parent = freshId('parent');
+    const service = await startService(database);
+    const delegated = await service.request('POST', `${path(parent)}/delegations`, {
+      tasks: Array.from({ length: 5 }, () => ({ goal: 'look' })),
+      context: randomBytes(4.5 * MIB).toString('base64'),
+      independent_completions: true,
+    });
+    const reads = async () => (await countReads(database)).get('large values of delegations') ?? 0;
+    const before = await reads();
+    for (const { child_session_id: child } of delegated.body.tasks) {
+      await reportIdle(service, child, { output: 'x' });
+    }
+    expect((await reads()) - before).toBe(0);
+
+    const page = await service.request('GET', `${path(parent)}/inbox`);
+    expect([page.body.data.length, page.body.has_more]).toEqual([2, true]);
+    const read = await service.request('POST', `${path(parent)}/inbox/read`);
+    expect([read.body.items.length, read.body.remaining]).toEqual([2, 3]);
+    const pieces = (await reads()) - before;
+    expect(pieces).toBeGreaterThan(4 * PIECES_OF_ONE);
+    expect(pieces).toBeLessThan(5 * PIECES_OF_ONE);
+    await service.stop();
+  });
 });
