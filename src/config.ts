@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { isLoopbackAddress } from './platform/loopback.ts';
 import type { Policy } from './resources.ts';
+import { readDatabaseUrl } from './store/dial.ts';
 
 /*
  * Every setting, each with its unit, its default and what it does. This is the only reader of the
@@ -12,8 +13,7 @@ const HOUR_MS = 3_600_000;
 
 const number = (what: string) =>
   z.string().transform((written, context) => {
-    const value = Number(written);
-    if (written.trim() !== '' && Number.isFinite(value)) return value;
+    if (/^-?\d+(?:\.\d+)?$/.test(written)) return Number(written);
     context.addIssue({ code: 'custom', message: `must be ${what}` });
     return z.NEVER;
   });
@@ -29,10 +29,21 @@ const days = (fallback: number) =>
     .default(fallback);
 const flag = (fallback: boolean) =>
   z.stringbool({ error: 'must be true or false' }).default(fallback);
-const url = (protocol: RegExp, what: string) =>
-  z.string().refine((value) => URL.canParse(value) && protocol.test(new URL(value).protocol), {
-    error: `must be ${what}`,
-  });
+const databaseUrl = z.string().superRefine((value, context) => {
+  try {
+    readDatabaseUrl(value);
+  } catch (error) {
+    context.addIssue({ code: 'custom', message: (error as Error).message });
+  }
+});
+const snapshotUrl = z.string().refine(
+  (value) => {
+    if (!URL.canParse(value) || !/^https?:/.test(value)) return false;
+    const { username, password, search, hash } = new URL(value);
+    return username + password + search + hash === '';
+  },
+  { error: 'must be an http:// or https:// URL without credentials, query and fragment' },
+);
 
 const settings = z.object({
   HOST: z
@@ -44,7 +55,7 @@ const settings = z.object({
     'true lets anyone who reaches HOST read and write everything: there are no tokens yet.',
   ),
 
-  DATABASE_URL: url(/^postgres(?:ql)?:$/, 'a postgres:// URL')
+  DATABASE_URL: databaseUrl
     .optional()
     .describe(
       'The PostgreSQL (15 to 18) that holds everything. Not set: one of our own in DATA_DIR.',
@@ -52,7 +63,7 @@ const settings = z.object({
   DATABASE_PREPARE: flag(true).describe(
     'false for a pooler that cannot keep prepared statements; costs more than half of the speed.',
   ),
-  LISTEN_DATABASE_URL: url(/^postgres(?:ql)?:$/, 'a postgres:// URL')
+  LISTEN_DATABASE_URL: databaseUrl
     .optional()
     .describe(
       'The same database, past a pooler that cannot LISTEN (transaction pooling). Not set: DATABASE_URL.',
@@ -62,7 +73,7 @@ const settings = z.object({
   ),
   DATA_DIR: z.string().default('./data').describe('Folder of the embedded PostgreSQL.'),
 
-  SNAPSHOT_URL: url(/^https?:$/, 'an http:// or https:// URL')
+  SNAPSHOT_URL: snapshotUrl
     .optional()
     .describe('Where sessions that are not known here are looked up. Not set: nowhere.'),
   SNAPSHOT_TOKEN: z

@@ -121,6 +121,7 @@ function explain(error: unknown): string {
   if (error instanceof ConfigError) return error.message;
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (syscall === 'listen' && code === 'EADDRINUSE') return 'PORT: something else listens there';
+  if (syscall === 'mkdir') return `DATA_DIR: is no folder that can be made or used (${code})`;
   if (syscall === 'listen') return `HOST, PORT: cannot be listened on (${code})`;
   const cause = error.cause instanceof Error ? `: ${error.cause.message}` : '';
   return `${error.message}${cause}`.replaceAll(/\s+/g, ' ');

@@ -51,7 +51,9 @@ export async function serveHttp(
   const answer = getRequestListener(fetch, { errorHandler: answerUnreadable });
   const newest = new WeakMap<Socket, ServerResponse>();
   const handle = (incoming: IncomingMessage, outgoing: ServerResponse) => {
-    newest.set(incoming.socket, outgoing);
+    const { socket } = incoming;
+    if (newest.get(socket)?.writableFinished === false) tellOfClose(socket, outgoing);
+    newest.set(socket, outgoing);
     void answer(incoming, outgoing);
   };
   const server = createServer(
@@ -121,6 +123,15 @@ async function quietTurn(server: Server, withinMs: number): Promise<void> {
     before = now;
   }
   server.off('connection', onConnection);
+}
+
+/** A response that waits behind another has no socket yet, and is not told when its client leaves. */
+function tellOfClose(socket: Socket, outgoing: ServerResponse): void {
+  let isTold = false;
+  outgoing.once('close', () => (isTold = true));
+  socket.once('close', () => {
+    if (!isTold) outgoing.emit('close');
+  });
 }
 
 /** Why Node could not read a request. */

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { createTestClock } from '../support/clock.ts';
 import { useDatabase } from '../support/database.ts';
 import { deliverTo, describeChild, freshId, path, reportIdle } from '../support/delivery.ts';
+import { openRaw } from '../support/raw-http.ts';
 import { startService, useService } from '../support/service.ts';
 
 const database = useDatabase();
@@ -540,6 +541,21 @@ describe('waiting', () => {
     await untilWaiting(1);
     await service.request('DELETE', path(parent));
     expect((await waiting).status).toBe(404);
+  });
+
+  test('ends with its connection, also where it was sent ahead behind another', async () => {
+    const parent = await openInbox();
+    const connection = await openRaw(service.url);
+    const body = JSON.stringify({ wait_seconds: 50, drain: true });
+    const poll =
+      `POST ${path(parent)}/inbox/read HTTP/1.1\r\nHost: localhost\r\n` +
+      `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    connection.send(poll + poll + poll);
+    await untilWaiting(3);
+    connection.destroy();
+    await untilWaiting(0);
+    const { itemId } = await deliverTo(service, parent);
+    expect(ids(await read(parent))).toEqual([itemId]);
   });
 
   test('ends when the service drains, with what is there', async () => {

@@ -39,13 +39,20 @@ describe('settings', () => {
     ['PORT', '-1'],
     ['PORT', '1.5'],
     ['PORT', ' '],
+    ['PORT', '0x50'],
+    ['PORT', '1e3'],
     ['MAX_BODY_BYTES', '0'],
     ['MAX_BODY_BYTES', 'Infinity'],
     ['DATABASE_URL', 'mysql://user:hunter2@host/db'],
     ['DATABASE_URL', 'hunter2'],
+    ['DATABASE_URL', 'postgres://user:hunter2@host/db?sslmode=maybe'],
+    ['LISTEN_DATABASE_URL', 'postgres://user:hunter2@host,other/db'],
     ['DATABASE_PREPARE', 'maybe'],
     ['ALLOW_UNAUTHENTICATED', 'si'],
     ['SNAPSHOT_URL', 'ftp://hunter2'],
+    ['SNAPSHOT_URL', 'http://user:hunter2@host'],
+    ['SNAPSHOT_URL', 'http://host/?token=hunter2'],
+    ['SNAPSHOT_URL', 'http://host/#hunter2'],
     ['SNAPSHOT_TOKEN', 'hunter2\nX-Other: 1'],
     ['SNAPSHOT_TIMEOUT_MS', '2s'],
     ['PARK_AFTER_ATTEMPTS', '0'],
@@ -81,6 +88,12 @@ describe('the process', () => {
       stdout: '',
       stderr: 'subagent-inbox cannot run: PORT: must be a whole number of 0 to 65535\n',
     });
+  });
+
+  test('names DATA_DIR where that is no folder', async () => {
+    const ended = await runProcess({ env: { DATA_DIR: process.execPath } });
+    expect(ended.code).toBe(1);
+    expect(ended.stderr).toMatch(/^subagent-inbox cannot run: DATA_DIR: [^\n]+\n$/);
   });
 
   test('says in one line, without the password, that it cannot get into the database', async () => {
