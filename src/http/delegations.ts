@@ -1,7 +1,11 @@
 import { createRoute, z } from '@hono/zod-openapi';
 import type { Context } from 'hono';
 import { notifyUnsupported } from '../domain/channel.ts';
-import { interruptDelegation, interruptDelegationsOf } from '../operations/cancel-turns.ts';
+import {
+  interruptDelegation,
+  interruptDelegationsOf,
+  interruptForGone,
+} from '../operations/cancel-turns.ts';
 import { delegate, type Delegated } from '../operations/delegate.ts';
 import { GRACE_MS } from '../operations/interrupt-children.ts';
 import {
@@ -272,8 +276,7 @@ async function answerInline(
   const of = { tenantId, delegationId };
   const ended = await waitForDispatched(resources, of, { waitMs, left });
   if (ended === 'left' && !call.mayLeave) {
-    const by = { by: 'client_gone' as const, graceMs: GRACE_MS };
-    await interruptDelegation(resources, { tenantId, id: delegationId }, by);
+    await interruptForGone(resources, { tenantId, id: delegationId });
   }
   const told =
     call.notify === true

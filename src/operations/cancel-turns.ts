@@ -1,3 +1,4 @@
+import { setTimeout as pause } from 'node:timers/promises';
 import { interruptedResult, type Interruption } from '../domain/task-end.ts';
 import { INTERRUPTED_OUTPUT, STOPPED_OUTPUT } from '../domain/item-text.ts';
 import { notFound } from '../domain/refusal.ts';
@@ -13,9 +14,10 @@ import {
 } from '../store/live-tasks.ts';
 import { inboxesOf } from './ack-items.ts';
 import { ingestReport } from './ingest-report.ts';
-import { interruptChildren } from './interrupt-children.ts';
+import { GRACE_MS, interruptChildren } from './interrupt-children.ts';
 import { ownReport } from './own-report.ts';
 import { requireSession } from './read-session.ts';
+import { isPassing } from './unavailable.ts';
 
 /*
  * Turns that are asked to stop, or are ended in the place of their children. Both are reports of the
@@ -64,6 +66,28 @@ export async function interruptDelegation(
     return await selectLiveTasks(db, of);
   });
   return await interruptChildren(resources, turns, by);
+}
+
+/** A client that has gone asks no second time, so an outage is waited out, for so long. */
+const OUTAGE_MS = 60_000;
+const PAUSE_MS = 1_000;
+
+/** The same where the client that waited for the call has gone. */
+export async function interruptForGone(
+  resources: Resources,
+  of: { tenantId: string; id: string },
+): Promise<void> {
+  const giveUpAt = performance.now() + OUTAGE_MS;
+  for (;;) {
+    try {
+      await interruptDelegation(resources, of, { by: 'client_gone', graceMs: GRACE_MS });
+      return;
+    } catch (error) {
+      if (!isPassing(error) || performance.now() > giveUpAt) throw error;
+    }
+    // A service that stops does not wait for it.
+    await pause(PAUSE_MS, undefined, { ref: false });
+  }
 }
 
 /** The same for all calls of the session and the others of its chain. */

@@ -164,6 +164,28 @@ describe.each<[string, Fault]>([
 });
 
 describe('a call that is waited for while the database goes', () => {
+  test('is interrupted when the database is back, if its client has left meanwhile', async () => {
+    const parent = freshId('parent');
+    const leaving = new AbortController();
+    const gone = service.request(
+      'POST',
+      `${path(parent)}/delegations`,
+      { tasks: [{ goal: 'g' }], finite: true },
+      {},
+      leaving.signal,
+    );
+    gone.catch(() => {});
+    const statuses = async () =>
+      await database.sql`select status from work where parent_session_id = ${parent}`;
+    await expect.poll(statuses).toEqual([{ status: 'launching' }]);
+    await expect.poll(() => service.resources.waiters.count()).toBe(1);
+    await proxy.set('refuse');
+    leaving.abort();
+    await expect.poll(() => service.resources.waiters.count()).toBe(0);
+    await recover();
+    await expect.poll(statuses, { timeout: 15_000 }).toEqual([{ status: 'cancelling' }]);
+  });
+
   test.each<Fault>(['refuse', 'reset', 'silence'])(
     '%s: is answered with where its results will be found, and goes on',
     async (fault) => {
