@@ -96,7 +96,8 @@ export function deliver(
   const change = changed(report, state, session, {
     currentWorkId: state.work === null ? entry.workId : session.currentWorkId,
     ranSinceResult: ranSinceNow(report, state, session),
-    lastDigest: delivery.digest,
+    // What is said in the child's place it will not say again.
+    lastDigest: report.origin.kind === 'end' ? session.lastDigest : delivery.digest,
     upstreamMessageId: delivery.messageId ?? session.upstreamMessageId,
   });
   const usesText = state.named === null && leavesTextBehind(report, state, delivery);

@@ -52,6 +52,9 @@ const withdraws: Step = async ({ service: at, child }) => {
   expect((await at.request('DELETE', `/v1/work/${body.work.work_id}`)).status).toBe(204);
 };
 
+const stops: Step = ({ service: at, child }) =>
+  at.request('POST', `${path(child)}/events`, { type: 'stop_session', data: {} });
+
 const interrupts: Step = ({ service: at, child }) =>
   at.request('POST', `${path(child)}/events`, { type: 'interrupt', data: {} });
 
@@ -167,6 +170,24 @@ const rows: Row[] = [
       says(idle('three'), DELIVERED),
     ],
     inbox: ['completed: x', 'completed: x', 'completed: three'],
+  },
+  {
+    what: '… nor after one that was stopped',
+    steps: [
+      dispatches(),
+      says(idle('x'), DELIVERED),
+      dispatches(),
+      stops,
+      dispatches(),
+      says(idle('x'), DELIVERED),
+      says(idle('three'), DELIVERED),
+    ],
+    inbox: [
+      'completed: x',
+      'cancelled: [System: sub-agent stopped]',
+      'completed: x',
+      'completed: three',
+    ],
   },
   {
     what: 'a session begins anew without the text that came before it was ever named',
