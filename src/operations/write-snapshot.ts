@@ -94,7 +94,9 @@ async function tryWrite(
   const { tenantId, sessionId, patch } = write;
   const before = await selectSession(tx, write);
   if (before && saysNothingNew(write, before)) {
-    return { ...UNCHANGED, shown: await selectShownSession(tx, write) };
+    const shown = await selectShownSession(tx, write);
+    // Nothing is locked, so it may have been deleted since.
+    if (shown !== null) return { ...UNCHANGED, shown };
   }
   const named = [sessionId, patch.parentSessionId, patch.continuedAs].filter((id) => id != null);
   const made = await insertStubs(tx, { tenantId, ids: [...new Set(named)], now });

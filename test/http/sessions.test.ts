@@ -68,6 +68,23 @@ async function family(): Promise<{ parent: string; child: string }> {
 }
 
 describe('PUT', () => {
+  it('makes a session anew that is deleted while it is repeated', async () => {
+    const id = newId('s');
+    await put(id, { title: 'one' });
+    const other = await database.sql.reserve();
+    await other`begin`;
+    // What is shown of a session is read behind its row.
+    await other`lock table parked_reports in access exclusive mode`;
+    const repeat = put(id, { title: 'one' });
+    const waiting = () => database.sql`
+      select 1 from pg_locks where not granted and relation = 'parked_reports'::regclass`;
+    await expect.poll(waiting).toHaveLength(1);
+    await other`update sessions set described_at = null, deleted_at = now() where id = ${id}`;
+    await other`commit`;
+    other.release();
+    expect(await repeat).toMatchObject({ status: 201, body: { title: 'one' } });
+  });
+
   it('creates a session, says where it is, and shows all of it', async () => {
     const [id, parent] = [newId('c'), newId('p')];
     const said = {
