@@ -13,12 +13,14 @@ import { inShort } from '../support/steps.ts';
 
 const database = useDatabase();
 const clock = createTestClock();
-const service = useService(database, { clock });
+const service = useService(database);
+// Of its own: replicas whose clocks differ so much judge nobody.
+const timed = useService(useDatabase(), { clock });
 const deaf = useService(database, { env: { SNAPSHOT_URL: 'http://127.0.0.1:9' } });
 
 /** One task, whose child says `running`. */
-async function begin(said: Parameters<typeof order>[1] = {}) {
-  const { parent, tasks } = await order(service, said);
+async function begin() {
+  const { parent, tasks } = await order(service);
   const [task] = tasks;
   if (task === undefined) throw new Error('a call has a task');
   await run(task.child);
@@ -129,10 +131,11 @@ describe('the work entry', () => {
   });
 
   test('keeps the words of a result that came too late', async () => {
-    const task = await begin({ childTimeout: 5, stall: null });
-    await pass(service, clock, 7);
-    await say(task.child, { result: { summary: 'S', api_calls: 3 } });
-    expect(await workOf(task.workId)).toMatchObject({
+    const { tasks } = await order(timed, { childTimeout: 5, stall: null });
+    const { child, workId } = tasks[0] ?? { child: '', workId: '' };
+    await pass(timed, clock, 7);
+    await reportIdle(timed, child, { output: undefined, result: { summary: 'S', api_calls: 3 } });
+    expect((await timed.request('GET', `/v1/work/${workId}`)).body).toMatchObject({
       status: 'timeout',
       late_results: [{ status: 'completed', output: 'S' }],
     });

@@ -32,8 +32,9 @@ import {
 
 const DAY_MS = 86_400_000;
 
+const service = useService(useDatabase());
+/** For a replica with another clock. */
 const database = useDatabase();
-const service = useService(database);
 
 const idle = (output?: string, more: object = {}) => ({ status: 'idle', output, ...more });
 const failed = (output?: string) => ({ status: 'failed', output });
