@@ -57,7 +57,7 @@ export interface ReportedSession extends SessionState {
   currentWorkId: string | null;
   lastReport: string | null;
   ranSinceResult: boolean;
-  /** Fingerprint of the last result that was delivered. */
+  /** Fingerprint of the last result of its own that was delivered. */
   lastDigest: string | null;
   /** Of upstream, from which a result took its text last. */
   upstreamMessageId: string | null;

@@ -51,7 +51,7 @@ export function answerUnreadable(): Response {
  * The answer to what cannot be read as a request at all, as far as `status` tells why: 400, 408, 413
  * or 431.
  */
-export function unreadable(status: keyof typeof UNREADABLE) {
+export function unreadable(status: UnreadableStatus) {
   const code = status === 413 ? 'payload_too_large' : 'invalid_input';
   const problem: Problem = {
     type: `/problems/${code}`,
@@ -64,6 +64,8 @@ export function unreadable(status: keyof typeof UNREADABLE) {
   const headers = { 'Content-Type': PROBLEM_TYPE, 'X-Request-Id': randomUUID() };
   return { status, headers, body: JSON.stringify(problem) };
 }
+
+export type UnreadableStatus = keyof typeof UNREADABLE;
 
 const UNREADABLE = {
   400: 'The request cannot be read: its line, its headers or the coding of its body.',

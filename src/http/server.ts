@@ -8,7 +8,7 @@ import {
 import type { AddressInfo, Socket } from 'node:net';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { getRequestListener } from '@hono/node-server';
-import { answerUnreadable, unreadable } from './problem.ts';
+import { answerUnreadable, unreadable, type UnreadableStatus } from './problem.ts';
 
 export interface HttpServerOptions {
   host: string;
@@ -135,14 +135,14 @@ function tellOfClose(socket: Socket, outgoing: ServerResponse): void {
 }
 
 /** Why Node could not read a request. */
-function statusOf({ code }: NodeJS.ErrnoException): 400 | 408 | 413 | 431 {
+function statusOf({ code }: NodeJS.ErrnoException): UnreadableStatus {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return 408;
   if (code === 'HPE_CHUNK_EXTENSIONS_OVERFLOW') return 413;
   return code === 'HPE_HEADER_OVERFLOW' ? 431 : 400;
 }
 
 /** The answer as it goes out where there is no request that could be answered. */
-function written(status: 400 | 408 | 413 | 431): string {
+function written(status: UnreadableStatus): string {
   const { headers, body } = unreadable(status);
   const fields = { ...headers, Connection: 'close', 'Content-Length': Buffer.byteLength(body) };
   const lines = Object.entries(fields).map(([name, value]) => `${name}: ${value}`);

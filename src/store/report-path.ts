@@ -23,7 +23,7 @@ export function reportKeys(sql: LaneSql, reports: readonly Report[]) {
 /**
  * From each report to its session (s), current work (w), the turn its response_id names (tr), the
  * entry that it names (nw) and the parent (p). Each step is one look-up by key and cannot be planned
- * otherwise: plans made before the tables have statistics are kept, and would read them whole.
+ * otherwise: a plan made while the tables were small would read them whole.
  */
 export function reportPath(sql: LaneSql, keys: Fragment) {
   return sql`${keys}

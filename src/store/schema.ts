@@ -68,7 +68,7 @@ export const sessions = pgTable(
     lastReport: text('last_report'),
     /** A `running` has arrived since the last terminal report that was delivered or parked. */
     ranSinceResult: boolean('ran_since_result').notNull().default(false),
-    /** Fingerprint of the last result that was delivered, of whichever turn. */
+    /** Fingerprint of the last result of its own that was delivered, of whichever turn. */
     lastDigest: text('last_digest'),
     /** The newest message of upstream that a result took its text from. */
     upstreamMessageId: text('upstream_message_id'),
